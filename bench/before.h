@@ -32,7 +32,7 @@ static void before_launch(const before *b, int kind, int turn, cudaStream_t stre
         q.rows = args.tokens; q.cols = b->config.hidden; q.source_div = 1;
         q.dtype = MOEK_DTYPE_BF16; q.x = args.x; q.q = b->q; q.scale = b->scale;
         q.early = early;
-        must(b->plan.quant->launch(&q, stream), "quant", "");
+        must(b->plan.chosen.quant->launch(&q, stream), "quant", "");
     }
     if (kind != BEFORE_SORT && kind != BEFORE_ALL) return;
     memset(&s, 0, sizeof s);
@@ -40,7 +40,7 @@ static void before_launch(const before *b, int kind, int turn, cudaStream_t stre
     s.ids = step.topk_ids; s.counts = b->counts; s.offsets = b->offsets; s.order = b->order;
     s.zero = b->flags; s.zeros = 2 * MOEK_SPLITS;
     s.early = early;
-    must(b->plan.sort->launch(&s, stream), "sort", "");
+    must(b->plan.chosen.sort->launch(&s, stream), "sort", "");
 }
 
 static result before_time(const before *b, int kind, const timer *by)

@@ -375,7 +375,7 @@ static const moek_kernel *cell_row(const cell *c)
 {
     const moek_kernel *row = c->of->batched || !c->state ? NULL : moek_plan_layer(&c->plan, c->tokens);
     if (!row && c->state) row = moek_plan_mlp(&c->plan, c->tokens);
-    return row ? row : c->plan.up[moek_plan_tile(&c->plan, c->tokens)];
+    return row ? row : moek_selection_of(&c->plan, c->tokens, MOEK_FUSE_NONE).up;
 }
 
 /* Bytes of the zero points of so many rows of an expert; from 4 to 11. */

@@ -398,8 +398,8 @@ static inline int layer_plan(layer *l)
     if (!CHECK(moek_plan_init(&l->plan, &l->config) == MOEK_OK, "%s: %s", l->what, l->plan.why)) return 0;
     w = layer_weights(l);
     if (!CHECK(moek_plan_bind(&l->plan, &w) == MOEK_OK, "%s: %s", l->what, l->plan.why)) return 0;
-    CHECK(!l->config.batch_invariant || l->plan.tiles <= 1, "%s: batch_invariant with %d tiles", l->what,
-          l->plan.tiles);
+    CHECK(!l->config.batch_invariant || l->plan.chosen.tiles <= 1, "%s: batch_invariant with %d tiles", l->what,
+          l->plan.chosen.tiles);
     if (l->args.workspace) {                           /* of an earlier plan */
         layer_array *a = layer_find(l, l->args.workspace);
         layer_array_free(a);
@@ -551,7 +551,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
 {
     const moek_config *c = &l->plan.config;
     const moek_selection selection = moek_selection_of(&l->plan, l->args.tokens, MOEK_FUSE_NONE);
-    const moek_kernel *const up = selection.expands ? NULL : l->plan.up[selection.tile];
+    const moek_kernel *const up = selection.details.expands ? NULL : l->plan.chosen.up[selection.details.tile];
     const int arch = up ? up->arch : layer_arch;       /* tuned plans take kernels of an older architecture, too */
     ref_layer_args r;
     memset(&r, 0, sizeof r);
@@ -565,7 +565,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.w = &l->w; r.addend = l->args.shared_y;
     ref_w_in_t = mem_on_gpu(arch);
     ref_w_in_e4m3 = arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
-    ref_w_expanded = selection.expands;
+    ref_w_expanded = selection.details.expands;
     return r;
 }
 /* Of the last run, in double. */

@@ -355,7 +355,7 @@ static void method_described(int method, const char *formula, int two)
     c.routing = method;
     if (grouped) c.groups = 4, c.topk_groups = 2;
     p = planned(&c);
-    TOLD(p.route->name); TOLD(formula);
+    TOLD(p.chosen.route->name); TOLD(formula);
     CHECK(!has_text(route_line(&p), "router_bias"), "tells of a bias that nobody knows of");
     route_bound(&p, NULL);
     TOLD("; no router_bias");
@@ -410,7 +410,8 @@ static void test_defaults(void)
     CHECK(p.config.physical_experts == EXPERTS && p.local_experts == EXPERTS, "experts");
     CHECK(p.slots == TOPK && p.chunk == TOKENS && p.rows == TOKENS && p.rows_per_expert == 0, "slots, chunk, rows");
     CHECK(p.backend == MOEK_BACKEND_CPU && p.device == -1 && p.arch == 0 && !p.bound, "backend");
-    CHECK(p.prepare_finalize == &moek_local && p.tiles >= 1 && p.up[0]->m == p.down[0]->m, "parts");
+    CHECK(p.prepare_finalize == &moek_local && p.chosen.tiles >= 1 &&
+          p.chosen.up[0]->m == p.chosen.down[0]->m, "parts");
     c.format = MOEK_BATCHED; c.shared_slots = 2; c.chunk_tokens = 3; c.scale = 2.5f; c.shared_weight = 0.5f;
     p = planned(&c);
     CHECK(p.prepare_finalize == &moek_batched && p.rows_per_expert == 3 && p.chunk == 3, "batched");
@@ -430,7 +431,7 @@ static void test_defaults(void)
     CHECK(p.config.up_layout == MOEK_UP_SWAPPED, "up_layout");
     c = good();
     c.batch_invariant = 1;
-    CHECK(planned(&c).tiles == 1, "batch_invariant");
+    CHECK(planned(&c).chosen.tiles == 1, "batch_invariant");
 }
 
 /* Each activation with each of its parameters: taken where the formula has it, else refused by name; 0, none, and what
@@ -733,8 +734,9 @@ static void test_no_device(void)
 
 static int in_plan(const moek_plan *p, const moek_kernel *k)
 {
-    int i, found = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
-    for (i = 0; i < p->pairs; i++) found |= k == p->up[i] || k == p->down[i];
+    const moek_chosen *const h = &p->chosen;
+    int i, found = k == h->route || k == h->map || k == h->sort || k == h->quant || k == h->combine;
+    for (i = 0; i < p->chosen.pairs; i++) found |= k == p->chosen.up[i] || k == p->chosen.down[i];
     return found;
 }
 
@@ -848,23 +850,26 @@ static void test_sets(void)
 #endif
         c.cpu = sets[i].arch;
         if (!ready && !rows) {
-            CHECK(moek_plan_init(&p, &c) != MOEK_OK || p.cpu == c.cpu, "%s without rows", sets[i].name);
+            CHECK(moek_plan_init(&p, &c) != MOEK_OK || p.chosen.cpu == c.cpu, "%s without rows", sets[i].name);
         } else if (!ready) {
             refused(&c, MOEK_E_ARCH, "config.cpu asks for", sets[i].name, __LINE__);
         } else {
-            CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.cpu == c.cpu && p.arch == 0, "%s: %s", sets[i].name, p.why);
+            CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.chosen.cpu == c.cpu && p.arch == 0, "%s: %s", sets[i].name,
+                  p.why);
             moek_describe(&p, text, sizeof text);
             CHECK(has_text(text, sets[i].name), "%s: %s", sets[i].name, text);
         }
     }
     c.cpu = MOEK_CPU_PLAIN;
-    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.cpu == MOEK_ARCH_CPU, "plain C: %s", p.why);
-    for (j = 0; j < p.pairs; j++)
-        CHECK(p.up[j]->arch == MOEK_ARCH_CPU && p.down[j]->arch == MOEK_ARCH_CPU, "plain C: %s", p.up[j]->name);
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.chosen.cpu == MOEK_ARCH_CPU, "plain C: %s", p.why);
+    for (j = 0; j < p.chosen.pairs; j++)
+        CHECK(p.chosen.up[j]->arch == MOEK_ARCH_CPU && p.chosen.down[j]->arch == MOEK_ARCH_CPU, "plain C: %s",
+              p.chosen.up[j]->name);
     moek_explain(&c, text, sizeof text);
     CHECK(has_text(text, "kernels of cpu") && (!best || has_text(text, ": config.cpu")), "%s", text);
     c.cpu = 0;
-    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.cpu == best, "the best is %d, not %d: %s", best, p.cpu, p.why);
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.chosen.cpu == best, "the best is %d, not %d: %s", best, p.chosen.cpu,
+          p.why);
     c.cpu = 77;
     refused(&c, MOEK_E_ARGUMENT, "config.cpu is 77", "MOEK_CPU_PLAIN", __LINE__);
 }
@@ -943,10 +948,10 @@ static void test_offsets(void)
     AT(config, hidden); AT(config, kernel); AT(config, inter_offset); AT(weights, w_up);
     AT(weights, router_table_rows);
     AT(args, tokens); AT(args, x); AT(args, router_logits_stride); AT(plan, config); AT(plan, why);
-    AT(plan, mlps_demanded);
-    AT(step, out); AT(step, routed); AT(kernel, name); AT(kernel, row); AT(choice, pair); AT(quant_args, few);
+    AT(plan, chosen);
+    AT(step, out); AT(step, routed); AT(kernel, name); AT(kernel, row); AT(quant_args, few);
     AT(prepare_finalize, max_rows); AT(experts, apply);
-    SIZE(config); SIZE(weights); SIZE(args); SIZE(plan); SIZE(step); SIZE(kernel); SIZE(choice); SIZE(quant_args);
+    SIZE(config); SIZE(weights); SIZE(args); SIZE(plan); SIZE(step); SIZE(kernel); SIZE(selection); SIZE(quant_args);
     SIZE(prepare_finalize); SIZE(experts);
     CHECK(moek_config_size() == sizeof(moek_config) && moek_plan_size() == sizeof(moek_plan), "sizes");
     CHECK(moek_offset(NULL) == (size_t)-1, "NULL");
@@ -1025,8 +1030,9 @@ static void test_texts(void)
     CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s", p.why);
     check_text(describe, &p, "describe");
     moek_describe(&p, text, sizeof text);
-    CHECK(has_text(text, p.route->name) && has_text(text, p.up[0]->name) && has_text(text, p.down[0]->name) &&
-          has_text(text, p.combine->name) && has_text(text, "hidden 64"), "%s", text);
+    CHECK(has_text(text, p.chosen.route->name) && has_text(text, p.chosen.up[0]->name) &&
+          has_text(text, p.chosen.down[0]->name) &&
+          has_text(text, p.chosen.combine->name) && has_text(text, "hidden 64"), "%s", text);
     moek_explain(&c, text, sizeof text);
     CHECK(has_text(text, "CPU: taken") && has_text(text, "SM90: not demanded"), "%s", text);
     for (i = 0; i < n; i++) CHECK(has_text(text, k[i].name), "%s is not explained", k[i].name);
@@ -1094,9 +1100,10 @@ static void tuned_mine(int tokens, const char *row) { tuned_line("cpu", QUANT, H
 
 static void check_choice(const moek_plan *p, int i, int tokens, int pair)
 {
-    if (CHECK(i < p->choices, "%d choices", p->choices))
-        CHECK(p->choice[i].tokens == tokens && p->choice[i].pair == pair,
-              "choice %d: up to %d, not %d, pair %d, not %d", i, p->choice[i].tokens, tokens, p->choice[i].pair, pair);
+    if (CHECK(i < p->chosen.choices, "%d choices", p->chosen.choices))
+        CHECK(p->chosen.choice[i].tokens == tokens && p->chosen.choice[i].pair == pair,
+              "choice %d: up to %d, not %d, pair %d, not %d", i, p->chosen.choice[i].tokens, tokens,
+               p->chosen.choice[i].pair, pair);
 }
 
 static void test_tuned_refused(void)
@@ -1135,7 +1142,7 @@ static void test_tuned_choices(void)
     moek_plan p = planned(&c);
     const size_t size = moek_workspace_size(&p);
     int i;
-    CHECK(p.pairs == p.tiles && !p.choices && !p.note[0], "without a file");
+    CHECK(p.chosen.pairs == p.chosen.tiles && !p.chosen.choices && !p.note[0], "without a file");
     moek_describe(&p, text, sizeof text);
     CHECK(has_text(text, "choice    built-in rule\n"), "%s", text);
     tuned_start();
@@ -1143,7 +1150,7 @@ static void test_tuned_choices(void)
     c.tuned = tuned;
     p = planned(&c);
     memset(tuned, 'x', 500);                           /* the caller's again: the plan looks at it no more */
-    CHECK(!p.config.tuned && p.choices == 3 && moek_workspace_size(&p) == size, "%d choices", p.choices);
+    CHECK(!p.config.tuned && p.chosen.choices == 3 && moek_workspace_size(&p) == size, "%d choices", p.chosen.choices);
     check_choice(&p, 0, 4, 0); check_choice(&p, 1, 64, -1); check_choice(&p, 2, 512, 0);
     moek_describe(&p, text, sizeof text);
     CHECK(has_text(text, "choice    measured") && has_text(text, "up to 64 tokens: the built-in rule") &&
@@ -1155,19 +1162,20 @@ static void test_tuned_choices(void)
     CHECK(has_text(text, "tuned: line 5: moek_down_") && has_text(text, "is no up row"), "%s", text);
     check_text(explain, &c, "explain measured choices");
     p = planned(&c);
-    CHECK(p.choices == 2, "%d choices", p.choices);
+    CHECK(p.chosen.choices == 2, "%d choices", p.chosen.choices);
     check_choice(&p, 0, 31, -1); check_choice(&p, 1, 256, 0);
     tuned_start();
     for (i = 0; i < 31; i++) tuned_mine(1 << i, i % 2 ? "a_row_whose_name_is_long_so_that_the_note_ends" : up);
     p = planned(&c);
-    CHECK(p.choices == 31 && p.choice[30].tokens == INT_MAX, "%d choices", p.choices);
+    CHECK(p.chosen.choices == 31 && p.chosen.choice[30].tokens == INT_MAX, "%d choices", p.chosen.choices);
     tuned_start();
     for (i = 1; i < 100; i++) tuned_mine(3 * i, i % 2 ? up : "none");
     p = planned(&c);
-    CHECK(p.choices == MOEK_MAX_CHOICES && has_text(p.note, "none is not compiled in"), "%d choices", p.choices);
+    CHECK(p.chosen.choices == MOEK_MAX_CHOICES && has_text(p.note, "none is not compiled in"), "%d choices",
+          p.chosen.choices);
     c.batch_invariant = 1;
     p = planned(&c);
-    CHECK(!p.choices && has_text(p.note, "batch_invariant"), "%s", p.note);
+    CHECK(!p.chosen.choices && has_text(p.note, "batch_invariant"), "%s", p.note);
 }
 
 /* Whose lines they are. */
@@ -1184,14 +1192,15 @@ static void test_tuned_lines(void)
     tuned_line("cpu", QUANT, HIDDEN, EXPERTS + 1, TOPK, 4, up);
     tuned_line("cpu", QUANT, HIDDEN, EXPERTS, TOPK + 2, 4, up);
     p = planned(&c);
-    CHECK(!p.choices && has_text(p.note, "no line is for cpu (cpu), ") && has_text(p.note, "8 experts, 2 slots"), "%s",
+    CHECK(!p.chosen.choices && has_text(p.note, "no line is for cpu (cpu), ") &&
+          has_text(p.note, "8 experts, 2 slots"), "%s",
           p.note);
     c.shared_slots = 2; c.experts = EXPERTS - 2;
     p = planned(&c);
-    CHECK(p.choices == 2 && !p.note[0], "shared slots count: %s", p.note);
+    CHECK(p.chosen.choices == 2 && !p.note[0], "shared slots count: %s", p.note);
     c.shared_slots = 0; c.experts = 4 * EXPERTS + 4; c.local_experts = EXPERTS + 1;       /* a quarter is here */
     p = planned(&c);
-    CHECK(p.choices == 2, "local experts count: %s", p.note);
+    CHECK(p.chosen.choices == 2, "local experts count: %s", p.note);
     check_choice(&p, 0, 4, -1); check_choice(&p, 1, 32, 0);
 }
 
@@ -1201,11 +1210,11 @@ static void test_tuned_tile(void)
     moek_config c = good();
     moek_plan p = planned(&c);
     const int built_in = 0;
-    p.pairs = 3; p.choices = 3; p.tiles = 1;
-    p.up[1] = p.up[2] = p.up[0]; p.down[1] = p.down[2] = p.down[0];
-    p.choice[0].tokens = 2; p.choice[0].pair = 2;
-    p.choice[1].tokens = 7; p.choice[1].pair = -1;
-    p.choice[2].tokens = 9; p.choice[2].pair = 1;
+    p.chosen.pairs = 3; p.chosen.choices = 3; p.chosen.tiles = 1;
+    p.chosen.up[1] = p.chosen.up[2] = p.chosen.up[0]; p.chosen.down[1] = p.chosen.down[2] = p.chosen.down[0];
+    p.chosen.choice[0].tokens = 2; p.chosen.choice[0].pair = 2;
+    p.chosen.choice[1].tokens = 7; p.chosen.choice[1].pair = -1;
+    p.chosen.choice[2].tokens = 9; p.chosen.choice[2].pair = 1;
     CHECK(moek_plan_tile(&p, 0) == 2 && moek_plan_tile(&p, 1) == 2 && moek_plan_tile(&p, 2) == 2, "the first");
     CHECK(moek_plan_tile(&p, 3) == built_in && moek_plan_tile(&p, 7) == built_in, "none");
     CHECK(moek_plan_tile(&p, 8) == 1 && moek_plan_tile(&p, 9) == 1, "the last");
@@ -1374,7 +1383,8 @@ static void test_blocks(void)
         else REFUSED(c.quant = f->number; c.block = 65, E_ARGUMENT, "config.block is 65; of");
         for (j = 0; j < f->blocks; j++) {
             c.block = f->block[j];
-            CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.up[0]->block == c.block && p.down[0]->block == c.block,
+            CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.chosen.up[0]->block == c.block &&
+                  p.chosen.down[0]->block == c.block,
                   "%s, block %d: %s", f->name, c.block, p.why);
         }
     }

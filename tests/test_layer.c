@@ -330,7 +330,7 @@ static void test_tuned(void)
         c.format = i % 2;
         layer_new(&l, &c, LAYER_BIAS, TOKENS);
         layer_check(&l, k[i].name);
-        CHECK(l.plan.choices && l.plan.up[moek_plan_tile(&l.plan, TOKENS)] == &k[i] && !l.plan.note[0],
+        CHECK(l.plan.chosen.choices && l.plan.chosen.up[moek_plan_tile(&l.plan, TOKENS)] == &k[i] && !l.plan.note[0],
               "%s is not chosen: %s", k[i].name, l.plan.note);
         layer_free(&l);
     }
@@ -1375,7 +1375,8 @@ static void fragments_case(int quant, int act, int tokens, int turn, int expands
     snprintf(l.what, sizeof l.what, "fragments, %s, block %d, zeros %d, act %d, %d tokens, turn %d, expands %d",
              l.format->name, c.block, l.w.w_up_zero != NULL, act, tokens, turn, expands);
     if (layer_plan(&l)) {
-        CHECK(moek_selection_of(&l.plan, tokens, MOEK_FUSE_LAYER).expands == expands, "%s: it does not", l.what);
+        CHECK(moek_selection_of(&l.plan, tokens, MOEK_FUSE_LAYER).details.expands == expands, "%s: it does not",
+              l.what);
         repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
         const int scales = l.format->w_scale.rows == 1 && l.format->w_scale.columns;
         if (scales) {                                  /* (others, and zero points of rows, stay) */
@@ -1506,13 +1507,14 @@ static void test_expanded(void)
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, "expand_weights is for MOEK_STANDARD"),
               "%s", plan.why);
         c.prepare_finalize = NULL;                     /* room for weights only where a run can have the rows */
-        if (CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.expanded && plan.expand, "%s", plan.why)) {
+        if (CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.chosen.expanded && plan.chosen.expand, "%s", plan.why)) {
             const size_t with = plan.workspace_size;
             char text[512];
             CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && c.quant == f->number && c.expand_weights &&
                   strstr(text, "(config.expand_weights)"), "%s", text);
             c.max_tokens = 16;
-            CHECK(moek_plan_init(&plan, &c) == MOEK_OK && !plan.expanded && plan.workspace_size < with, "%s", plan.why);
+            CHECK(moek_plan_init(&plan, &c) == MOEK_OK && !plan.chosen.expanded &&
+                  plan.workspace_size < with, "%s", plan.why);
             for (other = turn = 0; turn < FORMATS; turn++)
                 other |= format_at(turn) != f && moek_same_weights(format_at(turn)->number, f->number) &&
                          format_has(format_at(turn), MOEK_OP_UP, 90);
@@ -2362,10 +2364,11 @@ static void test_own_experts(void)
 
 static int in_plan(const moek_plan *p, const moek_kernel *k)
 {
-    int i, found = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine;
-    for (i = 0; i < p->pairs; i++) found |= k == p->up[i] || k == p->down[i];
-    for (i = 0; i < p->layers; i++) found |= k == p->layer[i];
-    for (i = 0; i < p->mlps; i++) found |= k == p->mlp[i];
+    const moek_chosen *const h = &p->chosen;
+    int i, found = k == h->route || k == h->map || k == h->sort || k == h->quant || k == h->combine;
+    for (i = 0; i < p->chosen.pairs; i++) found |= k == p->chosen.up[i] || k == p->chosen.down[i];
+    for (i = 0; i < p->chosen.layers; i++) found |= k == p->chosen.layer[i];
+    for (i = 0; i < p->chosen.mlps; i++) found |= k == p->chosen.mlp[i];
     return found;
 }
 static int arch_of(const char *name)
@@ -2408,7 +2411,7 @@ static void check_explained(const moek_config *c, const char *what)
         wrong += in_plan(&p, &k[i]) != !strncmp(line, "taken\n", 6);
         if (sscanf(line, "its rows are for %15[a-z0-9], not %15[a-z0-9]", of, not_of) == 2)
             wrong += arch_of(of) != k[i].arch || !strcmp(of, not_of) ||
-                     (arch >= 0 && arch_of(not_of) != (arch ? arch : p.cpu));
+                     (arch >= 0 && arch_of(not_of) != (arch ? arch : p.chosen.cpu));
     }
     CHECK(!wrong, "%s: %d rows are explained as what they are not: %s", what, wrong, text);
 }

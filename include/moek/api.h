@@ -8,6 +8,7 @@
 #include "enums.h"
 #include "format.h"                                   /* what a format is: elements, scales, bytes */
 #include "ops.h"                                      /* the contract of each kernel */
+#include "plan/chosen.h"
 
 #define MOEK_VERSION 300                              /* 10000 * major + 100 * minor + patch */
 
@@ -100,7 +101,7 @@ typedef struct moek_config {
                                          the workspace, which has room for the larger of w_up and w_down so; then the
                                          kernels of another format multiply (moek_format.expands), which must be
                                          compiled.  For mxfp4_a8 and nvfp4_a8 with MOEK_WEIGHTS_TILED and STANDARD, not
-                                         with batch_invariant.  No effect (plan.expanded 0) where no run can have so
+                                         with batch_invariant.  No effect (moek_describe) where no run can have so
                                          many rows, with a demanded row of up or down, or with your own experts.
                                          docs/formats.md: how much faster, how exact                                  */
     int cpu;                          /* backend CPU: kernels of which instructions, for tests and timings.  0: the
@@ -236,11 +237,7 @@ typedef struct moek_kernel {
     int most_tokens;                  /* layer: of a launch; 0: any number, by rows an expert                         */
 } moek_kernel;
 
-enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_WHY = 1024, MOEK_NOTE = 256, MOEK_PLACES = 32 };
-
-typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: plan.up[pair], down[pair]  */
-/* Or: the built-in rule; up to LAYER plan.layer[LAYER - pair]; up to MLP plan.mlp[MLP - pair]. */
-enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
+enum { MOEK_WHY = 1024, MOEK_NOTE = 256 };
 
 /* A plan is a plain value that owns nothing: keep it, copy it, drop it.  Read it; only init and bind write it.       */
 typedef struct moek_plan {
@@ -257,27 +254,10 @@ typedef struct moek_plan {
     int rows_per_expert;              /* BATCHED, else 0                                                              */
     const struct moek_prepare_finalize *prepare_finalize;
     const struct moek_experts *experts;
-    const moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x and of h                               */
-    int tiles;                        /* pairs of up and down rows, smallest tile first                               */
-    const moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
-    int layers;                       /* rows that are a whole layer of few tokens, smallest tile first               */
-    const moek_kernel *layer[MOEK_MAX_TILES];
-    int layers_demanded;              /* config.kernel is one of them: not only where they are known to win           */
-    int multiprocessors;              /* of the device; 0 on the CPU                                                  */
     size_t workspace_size;
     char why[MOEK_WHY];               /* the reason, when moek_plan_init or moek_plan_bind said no; else empty        */
-    int pairs;                        /* the tiles, and behind them up[expanded], and what only measured choices take */
-    int choices;                      /* measured choices (config.tuned) in force, fewest tokens first                */
-    moek_choice choice[MOEK_MAX_CHOICES];      /* more tokens than the last has: the built-in rule                    */
     char note[MOEK_NOTE];             /* what of config.tuned was passed over, and why; else empty                    */
-    int mlps;                         /* rows that do up, quantization of h and down in one launch, smallest first    */
-    const moek_kernel *mlp[MOEK_MAX_TILES];
-    int mlps_demanded;                /* config.kernel is one of them: wherever it can serve                          */
-    int one_rank;                     /* prepare_finalize is moek_local or moek_batched: rows stay on this rank       */
-    const moek_kernel *expand;        /* config.expand_weights: makes e4m3 of weights; else NULL                      */
-    int expanded;                     /* and up[expanded], down[expanded] multiply by them; 0: there are none         */
-    int cpu;                          /* on the CPU: the best set whose kernels it may take (config.cpu)              */
-    size_t places[MOEK_PLACES];       /* where parts of the workspace begin (moek/plan/workspace.h)                   */
+    moek_chosen chosen;               /* the library's (plan/chosen.h): moek_describe and moek_selection_of say       */
 } moek_plan;
 
 /* ---- 5. Functions. ----------------------------------------------------------------------------------------------- */
@@ -385,16 +365,9 @@ typedef struct moek_selection {
     const moek_kernel *mlp;           /* else, up, quantization of h and down in one launch; or NULL.  standard format,
                                          at most 1024 row blocks (moek/ops.h), hidden above 896 bytes and inter above
                                          128; a scale a tensor: after moek_plan_bind, with static scales              */
-    int tile;                         /* else, plan.up[tile] and plan.down[tile].  Built-in rule: the smallest tile that
-                                         holds an expert's mean share of the rows; the largest has no bound.  Or
-                                         plan.expanded (expands)                                                      */
-    int self_sorts;                   /* 1: up sorts slots itself, no sort is launched                                */
-    int counts_ids;                   /* 1: up (or mlp) counts ids itself, and begins beside sort and quantization    */
-    int sorted_x;                     /* 1: x is written in sorted order, a row a slot, for TMA                       */
-    int requantizes;                  /* 1: up quantizes h itself, no launch does it                                  */
-    int x_sms, h_sms;                 /* SMs for the quantization of x and of h; 0: all                               */
-    int discards;                     /* 1: combine lets L2 forget what it has read                                   */
-    int expands;                      /* 1: weights become e4m3 first; tile is plan.expanded then                     */
+    const moek_kernel *up, *down;     /* else, these.  Built-in rule: of the smallest tile that holds an expert's mean
+                                         share of the rows; the largest has no bound                                  */
+    moek_details details;             /* how they share the work (moek/plan/chosen.h)                                 */
 } moek_selection;
 enum { MOEK_FUSE_NONE, MOEK_FUSE_MLP, MOEK_FUSE_LAYER };       /* kernels whose blocks wait for each other (args.state):
                                                                   none; mlp; layer and mlp                            */
@@ -402,7 +375,7 @@ enum { MOEK_FUSE_NONE, MOEK_FUSE_MLP, MOEK_FUSE_LAYER };       /* kernels whose 
  * with args.shared, and the stages below FUSE_MLP, if there is args.state, else FUSE_NONE.  A plan that is not
  * initialized: all zeros.                                                                                            */
 moek_selection moek_selection_of(const moek_plan *plan, int rows, int fuse);
-int         moek_plan_tile(const moek_plan *plan, int rows);                     /* .tile of FUSE_NONE                */
+int         moek_plan_tile(const moek_plan *plan, int rows);                     /* .details.tile of FUSE_NONE        */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);           /* .layer of FUSE_LAYER              */
 const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);               /* .mlp of FUSE_MLP                  */
 

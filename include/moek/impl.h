@@ -7,6 +7,8 @@
 #include "plan/device_query.h"
 #include "plan/table.h"
 #include "plan/arch.h"
+#include "facts.h"
+#include "names.h"
 #include "text.h"
 #include "plan/check.h"
 #include "plan/kernels.h"

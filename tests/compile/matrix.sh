@@ -286,7 +286,7 @@ c_part() {
         's/\(define MOEK_VERSION\).*/\1 12345/' 'version 12345, the implementation'
     other "another moek.h: a longer plan" \
         's/^    char why\[MOEK_WHY\];/    char more[1024]; char why[MOEK_WHY];/' 'structs of other'
-    other "another moek.h: a shorter plan" 's/^    moek_choice choice\[.*/    int none;/' 'structs of other'
+    other "another moek.h: a shorter plan" 's/^    char note\[MOEK_NOTE\].*/    int none;/' 'structs of other'
     other "another moek.h: a longer config" 's/^} moek_config;/int more; int more_; } moek_config;/' 'structs of other'
     printf '%s\n' "$orders" > orders
     while read -r order <&3; do

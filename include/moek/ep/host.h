@@ -245,7 +245,7 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     a.static_scale = plan->weights.x_scale;
     m->x = (const char *)w.sent.q;
     m->scale = (const char *)w.sent.scale;
-    return plan->quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, stream);
 }
 
 /* The local number of physical expert `id` at rank p, or -1 if it lives elsewhere. */
@@ -401,7 +401,7 @@ static moek_status moek_ep_arrived_low_latency_(moek_step *step, const moek_ep_w
     a.static_scale = plan->weights.x_scale;
     a.counts = w->expert_tokens;
     a.rows_per_expert = plan->rows_per_expert;
-    return plan->quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, stream);
 }
 
 /* allgather: sets ids to -1 after the rows of each rank, where there are no tokens. */
@@ -439,7 +439,7 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     else if (gpu) a.row_limit = w->offsets + last + 1;
     step->a = w->arrived.q;
     step->a_scale = w->arrived.scale;
-    return plan->quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, stream);
 }
 
 /* alltoall, allgather: writes the scales of received rows as the experts read them, where the wire has another form. */
@@ -645,7 +645,7 @@ static moek_status moek_ep_combine_(const moek_ep *ep, const moek_step *step, mo
     a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
     a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
-    return plan->combine->launch(&a, stream);
+    return plan->chosen.combine->launch(&a, stream);
 }
 
 static moek_status moek_ep_finalize_receive_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,

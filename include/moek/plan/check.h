@@ -1,8 +1,9 @@
 /* moek/plan/check.h -- a config without its kernels: bounds, what fits together, defaults. */
 #ifndef MOEK_CHECK_H
 #define MOEK_CHECK_H
-#include <math.h>
+#include "../names.h"
 #include "../text.h"
+#include <math.h>
 
 /* Up to these sizes all products of a row's sizes, and all byte counts of a workspace, stay below 2^63. */
 enum {

@@ -33,13 +33,15 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
 static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
 {
     int i;
-    moek_append_(t, "choice    %s\n", plan->choices ? "measured (config.tuned):" : "built-in rule");
-    for (i = 0; i < plan->choices; i++)
-        moek_append_(t, "  up to %d tokens: %s\n", plan->choice[i].tokens,
-                     plan->choice[i].pair >= 0 ? plan->up[plan->choice[i].pair]->name :
-                     plan->choice[i].pair <= MOEK_CHOICE_MLP ? plan->mlp[MOEK_CHOICE_MLP - plan->choice[i].pair]->name :
-                     plan->choice[i].pair <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
-    if (plan->choices) moek_append_(t, "  otherwise: the built-in rule\n");
+    moek_append_(t, "choice    %s\n", plan->chosen.choices ? "measured (config.tuned):" : "built-in rule");
+    for (i = 0; i < plan->chosen.choices; i++) {
+        const int pair = plan->chosen.choice[i].pair;
+        moek_append_(t, "  up to %d tokens: %s\n", plan->chosen.choice[i].tokens,
+                     pair >= 0 ? plan->chosen.up[pair]->name :
+                     pair <= MOEK_CHOICE_MLP ? plan->chosen.mlp[MOEK_CHOICE_MLP - pair]->name :
+                     pair <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
+    }
+    if (plan->chosen.choices) moek_append_(t, "  otherwise: the built-in rule\n");
     if (plan->note[0]) moek_append_(t, "  note: %s\n", plan->note);
 }
 
@@ -66,7 +68,7 @@ static void moek_describe_route_(const moek_plan *plan, moek_text_ *t)
     const moek_config *c = &plan->config;
     const moek_weights *w = &plan->weights;
     const moek_method_ *method = moek_method_of_(c->routing);
-    moek_append_(t, "route     %s, MOEK_ROUTE_%s: %s", plan->route->name, method->name, method->text);
+    moek_append_(t, "route     %s, MOEK_ROUTE_%s: %s", plan->chosen.route->name, method->name, method->text);
     if (c->groups > 1)
         moek_append_(t, "; %d of %d groups, by %s", c->topk_groups, c->groups,
                      moek_group_score_(plan) == MOEK_GROUP_SCORE_TOP2 ? "the sum of their two best" : "their best");
@@ -97,54 +99,55 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     moek_describe_act_(c, &t);
     moek_append_(&t, "backend   %s%s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
                  plan->device < 0 ? " (host memory), kernels of " : "",
-                 plan->device < 0 ? moek_arch_name_(plan->cpu) : "", plan->workspace_size / 1048576.0);
+                 plan->device < 0 ? moek_arch_name_(plan->chosen.cpu) : "", plan->workspace_size / 1048576.0);
     moek_describe_route_(plan, &t);
     moek_append_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
                  moek_format_name_(plan->prepare_finalize->format),
                  moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
-                 moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? plan->quant->name : "");
-    if (plan->tiles && !plan->rows_per_expert) moek_append_(&t, "sort      %s\n", plan->sort->name);
-    if (!plan->tiles) moek_append_(&t, "experts   %s\n", plan->experts->name);
+                 moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? plan->chosen.quant->name : "");
+    if (plan->chosen.tiles && !plan->rows_per_expert) moek_append_(&t, "sort      %s\n", plan->chosen.sort->name);
+    if (!plan->chosen.tiles) moek_append_(&t, "experts   %s\n", plan->experts->name);
     else moek_describe_choices_(plan, &t);
-    for (i = 0; i < plan->pairs; i++) {
-        const int last = i >= plan->tiles - 1, expanded = plan->expanded && i == plan->expanded;
-        if (!last && !moek_tile_rows_(plan, plan->up[i])) continue;    /* for no number of rows */
+    for (i = 0; i < plan->chosen.pairs; i++) {
+        const int last = i >= plan->chosen.tiles - 1, expanded = plan->chosen.expanded && i == plan->chosen.expanded;
+        if (!last && !moek_tile_rows_(plan, plan->chosen.up[i])) continue;    /* for no number of rows */
         if (expanded) moek_append_(&t, "from %d rows an expert on, by %s first:\n", moek_expands_from_(plan),
-                                plan->expand->name);
+                                plan->chosen.expand->name);
         else moek_append_(&t, last ? "%s%s\n" : "%s%s (", said ? "" : "experts   ",
-                  i >= plan->tiles ? "only where measured:" : last && said ? "otherwise:" :
+                  i >= plan->chosen.tiles ? "only where measured:" : last && said ? "otherwise:" :
                   last ? "any number of rows:" : "up to");
         said = 1;
         if (!last) {
-            int to, from = moek_two_tiles_(plan, plan->up[i], &to);
-            moek_append_(&t, "%d", moek_tile_rows_(plan, plan->up[i]));
+            int to, from = moek_two_tiles_(plan, plan->chosen.up[i], &to);
+            moek_append_(&t, "%d", moek_tile_rows_(plan, plan->chosen.up[i]));
             if (from) moek_append_(&t, ", or %d to %d,", from, to);
             moek_append_(&t, " rows an expert):\n");
         }
-        moek_append_(&t, "  up      %s\n", plan->up[i]->name);
+        moek_append_(&t, "  up      %s\n", plan->chosen.up[i]->name);
         if (moek_quantizes_(c->quant)) {
             const moek_facts_ f = moek_facts_of_(plan, 0);
-            const int from = moek_requantizes_from_(plan, &f, plan->up[i]);
-            moek_append_(&t, "  quant   %s", plan->quant->name);
+            const int from = moek_requantizes_from_(plan, &f, plan->chosen.up[i]);
+            moek_append_(&t, "  quant   %s", plan->chosen.quant->name);
             if (from) moek_append_(&t, " (from %d rows an expert on: up itself)", from);
             moek_append_(&t, "\n");
         }
-        moek_append_(&t, "  down    %s\n", plan->down[i]->name);
+        moek_append_(&t, "  down    %s\n", plan->chosen.down[i]->name);
     }
-    for (i = 0; i < plan->mlps; i++)
-        moek_append_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "both      ", plan->mlp[i]->name,
-                     moek_tile_rows_(plan, plan->mlp[i]));
-    if (plan->mlps)
+    for (i = 0; i < plan->chosen.mlps; i++)
+        moek_append_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "both      ", plan->chosen.mlp[i]->name,
+                     moek_tile_rows_(plan, plan->chosen.mlp[i]));
+    if (plan->chosen.mlps)
         moek_append_(&t, "          instead of up and down, with args.state, where moek_plan_mlp says so\n");
-    moek_append_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->combine->name);
-    for (i = 0; i < plan->layers; i++) {
-        const int few = plan->layer[i]->most_tokens;
-        int most = few ? few : moek_tile_rows_(plan, plan->layer[i]);
+    moek_append_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->chosen.combine->name);
+    for (i = 0; i < plan->chosen.layers; i++) {
+        const moek_kernel *const layer = plan->chosen.layer[i];
+        const int few = layer->most_tokens;
+        int most = few ? few : moek_tile_rows_(plan, layer);
         while (few && most && !moek_few_wins_(plan, most)) most--;
-        if (most) moek_append_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", plan->layer[i]->name, most,
+        if (most) moek_append_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", layer->name, most,
                                few ? "tokens" : "rows an expert");
     }
-    if (plan->layers)
+    if (plan->chosen.layers)
         moek_append_(&t, "          instead of all but route, with args.state, up to %d tokens by moek_run\n",
                      MOEK_SELF_SORT / plan->slots);
     return t.length;

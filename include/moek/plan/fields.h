@@ -24,16 +24,10 @@
 #define MOEK_EACH_KERNEL_FIELD_(X) \
     X(name) X(op) X(quant) X(hidden) X(granule) X(m) X(arch) X(threads) X(shared_bytes) X(launch) X(row) X(block) \
     X(reads) X(traits) X(scratch) X(flags) X(most_tokens)
-#define MOEK_EACH_CHOICE_FIELD_(X) \
-    X(tokens) X(pair)
 #define MOEK_EACH_PLAN_FIELD_(X) \
     X(config) X(weights) X(bound) X(backend) X(device) X(arch) X(slots) X(local_experts) X(chunk) X(rows) \
-    X(rows_per_expert) X(prepare_finalize) X(experts) X(route) X(map) X(sort) X(quant) X(combine) X(tiles) X(up) \
-    X(down) X(layers) X(layer) X(layers_demanded) X(multiprocessors) X(workspace_size) X(why) X(pairs) \
-    X(choices) X(choice) X(note) X(mlps) X(mlp) X(mlps_demanded) X(one_rank) X(expand) X(expanded) X(cpu) X(places)
-#define MOEK_EACH_SELECTION_FIELD_(X) \
-    X(layer) X(mlp) X(tile) X(self_sorts) X(counts_ids) X(sorted_x) X(requantizes) X(x_sms) X(h_sms) X(discards) \
-    X(expands)
+    X(rows_per_expert) X(prepare_finalize) X(experts) X(workspace_size) X(why) X(note) X(chosen)
+#define MOEK_EACH_SELECTION_FIELD_(X) X(layer) X(mlp) X(up) X(down) X(details)
 #define MOEK_EACH_STEP_FIELD_(X) \
     X(plan) X(args) X(first) X(tokens) X(topk_ids) X(topk_weights) X(ids) X(a) X(a_scale) X(rows) X(expert_ids) \
     X(expert_weights) X(expert_tokens) X(out) X(straight) X(prepare_workspace) X(experts_workspace) X(routed) \
@@ -63,9 +57,6 @@ static const moek_field_ moek_fields_[] = {
 #undef MOEK_FIELD_
 #define MOEK_FIELD_(field) { "kernel", #field, offsetof(moek_kernel, field) },
     MOEK_SIZE_(kernel) MOEK_EACH_KERNEL_FIELD_(MOEK_FIELD_)
-#undef MOEK_FIELD_
-#define MOEK_FIELD_(field) { "choice", #field, offsetof(moek_choice, field) },
-    MOEK_SIZE_(choice) MOEK_EACH_CHOICE_FIELD_(MOEK_FIELD_)
 #undef MOEK_FIELD_
 #define MOEK_FIELD_(field) { "plan", #field, offsetof(moek_plan, field) },
     MOEK_SIZE_(plan) MOEK_EACH_PLAN_FIELD_(MOEK_FIELD_)

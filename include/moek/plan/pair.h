@@ -46,7 +46,7 @@ static moek_status moek_try_pair_(const moek_config *config, const moek_format *
 {
     const moek_config c = moek_paired_(config, f);
     const moek_status status = moek_plan_init_(plan, &c, sizeof c, sizeof *plan, MOEK_VERSION);
-    if (status == MOEK_OK) *rank = moek_pair_rank_(f, plan->arch, plan->expanded) + (plan->device < 0 ? 3 : 0);
+    if (status == MOEK_OK) *rank = moek_pair_rank_(f, plan->arch, plan->chosen.expanded) + (plan->device < 0 ? 3 : 0);
     return status;
 }
 
@@ -105,7 +105,7 @@ moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size
         status = moek_try_pair_(config, f, &plan, &rank);
         if (f->number == config->quant) first = status;
         if (status != MOEK_OK) moek_append_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);
-        else if (!best || rank < least) { best = f; least = rank; arch = plan.arch; expands = plan.expanded; }
+        else if (!best || rank < least) { best = f; least = rank; arch = plan.arch; expands = plan.chosen.expanded; }
     }
     if (!best) return first;
     moek_clear_(&t);

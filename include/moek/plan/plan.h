@@ -91,13 +91,14 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
 /* Is there code for this device, and may it have its shared memory?  (A launcher called with NULL answers that.) */
 static moek_status moek_ready_kernels_(const moek_oracle_ *o, const moek_plan *plan)
 {
+    const moek_chosen *const h = &plan->chosen;
     const moek_kernel *all[6 + 4 * MOEK_MAX_TILES];
     int i, n = 0;
-    all[n++] = plan->route; all[n++] = plan->map; all[n++] = plan->sort; all[n++] = plan->quant;
-    all[n++] = plan->combine; all[n++] = plan->expand;
-    for (i = 0; i < plan->pairs; i++) { all[n++] = plan->up[i]; all[n++] = plan->down[i]; }
-    for (i = 0; i < plan->layers; i++) all[n++] = plan->layer[i];
-    for (i = 0; i < plan->mlps; i++) all[n++] = plan->mlp[i];
+    all[n++] = h->route; all[n++] = h->map; all[n++] = h->sort; all[n++] = h->quant;
+    all[n++] = h->combine; all[n++] = h->expand;
+    for (i = 0; i < h->pairs; i++) { all[n++] = h->up[i]; all[n++] = h->down[i]; }
+    for (i = 0; i < h->layers; i++) all[n++] = h->layer[i];
+    for (i = 0; i < h->mlps; i++) all[n++] = h->mlp[i];
     for (i = 0; i < n; i++)
         if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK) {
             const char *const own = moek_code_of_(all[i]);
@@ -113,13 +114,13 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
 {
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
-    plan->layers = 0;
-    plan->layers_demanded = demanded && demanded->op == MOEK_OP_LAYER;
-    if (!plan->tiles || !moek_local_(plan) || c->batch_invariant || c->router_weight_on_input ||
+    plan->chosen.layers = 0;
+    plan->chosen.layers_demanded = demanded && demanded->op == MOEK_OP_LAYER;
+    if (!plan->chosen.tiles || !moek_local_(plan) || c->batch_invariant || c->router_weight_on_input ||
         (demanded && demanded->op != MOEK_OP_LAYER && demanded->op != MOEK_OP_ROUTE && demanded->op != MOEK_OP_MAP &&
          demanded->op != MOEK_OP_EXPAND))
         return;
-    moek_add_kernels_(o, MOEK_OP_LAYER, arch, plan->layer, &plan->layers);
+    moek_add_kernels_(o, MOEK_OP_LAYER, arch, plan->chosen.layer, &plan->chosen.layers);
 }
 
 /* Rows that are both GEMMs.  None if another row was demanded for what they do. */
@@ -128,11 +129,11 @@ static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
     const int op = demanded ? demanded->op : MOEK_OP_MLP;
-    plan->mlps = 0;
-    plan->mlps_demanded = demanded && op == MOEK_OP_MLP;
-    if (!plan->tiles || !moek_local_(plan) || c->batch_invariant || op == MOEK_OP_UP ||
+    plan->chosen.mlps = 0;
+    plan->chosen.mlps_demanded = demanded && op == MOEK_OP_MLP;
+    if (!plan->chosen.tiles || !moek_local_(plan) || c->batch_invariant || op == MOEK_OP_UP ||
         op == MOEK_OP_DOWN || op == MOEK_OP_LAYER) return;
-    moek_add_kernels_(o, MOEK_OP_MLP, arch, plan->mlp, &plan->mlps);
+    moek_add_kernels_(o, MOEK_OP_MLP, arch, plan->chosen.mlp, &plan->chosen.mlps);
 }
 
 /* config.expand_weights: the kernel that makes e4m3 of weights, and behind the tiles the pair that reads them.  None
@@ -142,53 +143,54 @@ static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_p
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel), *up, *down = NULL;
     const int to = moek_format_of(c->quant)->expands;
-    plan->expanded = 0;
-    plan->expand = NULL;
-    if (!c->expand_weights || !plan->tiles || plan->pairs == MOEK_MAX_TILES) return MOEK_OK;
+    plan->chosen.expanded = 0;
+    plan->chosen.expand = NULL;
+    if (!c->expand_weights || !plan->chosen.tiles || plan->chosen.pairs == MOEK_MAX_TILES) return MOEK_OK;
     if (demanded && (demanded->op == MOEK_OP_UP || demanded->op == MOEK_OP_DOWN)) return MOEK_OK;
     if (plan->rows_per_expert)
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "config.expand_weights is for MOEK_STANDARD, and prepare/finalize %s "
                    "delivers MOEK_BATCHED: leave it 0", plan->prepare_finalize->name);
     if (moek_facts_of_(plan, plan->rows).mean < moek_expands_from_(plan)) return MOEK_OK;
-    plan->expand = moek_first_(o, MOEK_OP_EXPAND, arch, -1);
+    plan->chosen.expand = moek_first_(o, MOEK_OP_EXPAND, arch, -1);
     up = moek_tallest_of_(o, to, arch, &down);
-    if (!plan->expand || !up)
+    if (!plan->chosen.expand || !up)
         MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.expand_weights: weights of %s become those of %s, and no pair of "
                    "rows of %s is compiled that serves hidden %d and inter %d.  Where MOEK_QUANT left them out, define "
                    "MOEK_WANT_QUANT(q) as ((q) == %d || (q) == %d) in its place; or leave expand_weights 0",
                    moek_quant_name(c->quant), moek_quant_name(to), moek_quant_name(to), c->hidden, c->inter, c->quant,
                    to);
-    plan->expanded = plan->pairs++;
-    plan->up[plan->expanded] = up;
-    plan->down[plan->expanded] = down;
+    plan->chosen.expanded = plan->chosen.pairs++;
+    plan->chosen.up[plan->chosen.expanded] = up;
+    plan->chosen.down[plan->chosen.expanded] = down;
     return MOEK_OK;
 }
 
 static moek_status moek_choose_kernels_(const moek_oracle_ *o, int arch, moek_plan *plan)
 {
+    moek_chosen *const h = &plan->chosen;
     const moek_config *c = o->config;
     const int table = moek_table_experts_(plan->experts);
     int i;
-#define MOEK_FIRST_(op, field) if (!(plan->field = moek_first_(o, op, arch, -1))) return moek_no_kernel_(o, op, arch)
+#define MOEK_FIRST_(op, field) if (!(h->field = moek_first_(o, op, arch, -1))) return moek_no_kernel_(o, op, arch)
     MOEK_FIRST_(MOEK_OP_ROUTE, route);
     MOEK_FIRST_(MOEK_OP_MAP, map);
     MOEK_FIRST_(MOEK_OP_SORT, sort);
     MOEK_FIRST_(MOEK_OP_QUANT, quant);
     MOEK_FIRST_(MOEK_OP_COMBINE, combine);
 #undef MOEK_FIRST_
-    plan->tiles = 0;
+    h->tiles = 0;
     for (i = 0; table && i < MOEK_KERNELS_; i++) {    /* the best row of each tile height, with the best partner */
         const moek_kernel *up = &moek_table_[i];
         char why[160];
         if (up->op == MOEK_OP_UP && moek_demanded_(up, c) && !moek_kernel_refuses_(up, o, arch, why, sizeof why) &&
             moek_first_(o, MOEK_OP_DOWN, arch, up->m))
-            moek_add_tile_(plan->up, &plan->tiles, up);
+            moek_add_tile_(h->up, &h->tiles, up);
     }
-    for (i = 0; i < plan->tiles; i++) plan->down[i] = moek_first_(o, MOEK_OP_DOWN, arch, plan->up[i]->m);
-    if (table && !plan->tiles)
+    for (i = 0; i < h->tiles; i++) h->down[i] = moek_first_(o, MOEK_OP_DOWN, arch, h->up[i]->m);
+    if (table && !h->tiles)
         return moek_no_kernel_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
-    if (c->batch_invariant && plan->tiles > 1) plan->tiles = 1;
-    plan->pairs = plan->tiles;
+    if (c->batch_invariant && h->tiles > 1) h->tiles = 1;
+    h->pairs = h->tiles;
     moek_choose_layers_(o, arch, plan);
     moek_choose_mlps_(o, arch, plan);
     return moek_choose_expanded_(o, arch, plan);
@@ -218,12 +220,12 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     if ((status = moek_backend_refuses_(o, arch, experts, pf)) != MOEK_OK) return status;
     plan->backend = backend;
     plan->prepare_finalize = pf;
-    plan->one_rank = pf == &moek_local || pf == &moek_batched;
+    plan->chosen.one_rank = pf == &moek_local || pf == &moek_batched;
     plan->experts = experts;
     plan->device = host ? -1 : o->device.ordinal;
     plan->arch = host ? 0 : o->device.arch;
-    plan->cpu = host ? arch : 0;
-    plan->multiprocessors = host ? 0 : o->device.multiprocessors;
+    plan->chosen.cpu = host ? arch : 0;
+    plan->chosen.multiprocessors = host ? 0 : o->device.multiprocessors;
     plan->slots = c->topk + c->shared_slots;
     plan->local_experts = c->local_experts;
     plan->chunk = moek_chunk_(c);
@@ -244,7 +246,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     if ((status = moek_choose_kernels_(o, arch, plan)) != MOEK_OK) return status;
     if ((status = moek_ready_kernels_(o, plan)) != MOEK_OK) return status;
     moek_choose_tuned_(o, plan);
-    plan->workspace_size = moek_layout_(plan, plan->places);
+    plan->workspace_size = moek_layout_(plan, plan->chosen.places);
     if (plan->workspace_size == (size_t)-1)
         MOEK_FAIL_(o->why, MOEK_E_ARGUMENT, "the workspace would have more bytes than size_t can count (%d bits): "
                    "set chunk_tokens or max_rows_per_expert", 8 * (int)sizeof(size_t));
@@ -286,10 +288,11 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
 /* The demanded kernel must be in the plan, not just in the table. */
 static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
 {
-    int i, has = k == p->route || k == p->map || k == p->sort || k == p->quant || k == p->combine || k == p->expand;
-    for (i = 0; i < p->pairs; i++) has |= k == p->up[i] || k == p->down[i];
-    for (i = 0; i < p->layers; i++) has |= k == p->layer[i];
-    for (i = 0; i < p->mlps; i++) has |= k == p->mlp[i];
+    const moek_chosen *const h = &p->chosen;
+    int i, has = k == h->route || k == h->map || k == h->sort || k == h->quant || k == h->combine || k == h->expand;
+    for (i = 0; i < h->pairs; i++) has |= k == h->up[i] || k == h->down[i];
+    for (i = 0; i < h->layers; i++) has |= k == h->layer[i];
+    for (i = 0; i < h->mlps; i++) has |= k == h->mlp[i];
     return has;
 }
 
@@ -308,7 +311,7 @@ static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
     int i, partners = 0;
     if (k->op == MOEK_OP_REPACK) return "it is in no plan: moek_repack_up and moek_repack_down take it";
     if (k->op == MOEK_OP_EXPAND) return "config.expand_weights asks for it";
-    if ((gemm || several) && !p->tiles) return "experts are config.experts_impl";
+    if ((gemm || several) && !p->chosen.tiles) return "experts are config.experts_impl";
     if (several && !moek_several_steps_serve_(p, k->op))
         return "it is for prepare/finalize local, without batch_invariant; a layer kernel, without "
                "router_weight_on_input";
@@ -362,9 +365,8 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         if (!c->backend && c->exclude & 1u << b->number) moek_append_(&t, "excluded by config.exclude");
         else if ((status = moek_try_(o, b, plan)) == MOEK_OK) status = moek_check_demanded_(o, plan);
         if (status != MOEK_OK) {                       /* nothing of it stays */
-            plan->route = plan->map = plan->sort = plan->quant = plan->combine = NULL;
-            plan->expand = NULL;
-            plan->tiles = plan->pairs = plan->layers = plan->mlps = plan->expanded = 0;
+            memset(&plan->chosen, 0, sizeof plan->chosen);
+            plan->chosen.format = moek_format_of(c->quant);
         }
         moek_append_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK && b->number == MOEK_BACKEND_CPU) moek_append_sets_(o, log);
@@ -386,6 +388,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     memset(o, 0, sizeof *o);
     if (!config) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config is NULL");
     *c = *config;
+    plan->chosen.format = moek_format_of(c->quant);
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_block_(c, why)) != MOEK_OK ||
         (status = moek_check_weights_(c, why)) != MOEK_OK ||

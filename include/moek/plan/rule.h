@@ -2,6 +2,7 @@
  * then the rules of rules.toml.  This file says what a kernel can do at all, the rules say when it does. */
 #ifndef MOEK_RULE_H
 #define MOEK_RULE_H
+#include "../kernel/isa.h"
 #include <string.h>
 #include "check.h"
 #include "../../../generated/moek_rules.h"
@@ -10,7 +11,7 @@
 static int moek_planned_(const moek_plan *plan) { return plan && plan->backend; }
 
 /* Is prepare/finalize `local`, which leaves rows where they are? */
-static int moek_local_(const moek_plan *plan) { return plan->one_rank && !plan->rows_per_expert; }
+static int moek_local_(const moek_plan *plan) { return plan->chosen.one_rank && !plan->rows_per_expert; }
 
 /* The facts of a plan and of a run of so many rows, before dispatch.  Those of a kernel: moek_facts_on_. */
 static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
@@ -19,7 +20,7 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     const int matrices = moek_act_gated_(c->act) ? 3 : 2, columns = matrices == 3 ? 128 : 256;
     moek_facts_ f;
     memset(&f, 0, sizeof f);
-    f.device = plan->arch; f.sms = plan->multiprocessors;
+    f.device = plan->arch; f.sms = plan->chosen.multiprocessors;
     f.hidden = c->hidden; f.inter = c->inter;
     f.expert = (long long)c->hidden * c->inter * matrices;
     f.up_tiles = (c->inter + columns - 1) / columns;
@@ -28,9 +29,9 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.by_row = moek_by_row_(c->quant);
     f.x_columns = moek_x_scale_(c->quant)->columns;
     f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(c->quant);
-    f.layers = plan->layers;
+    f.layers = plan->chosen.layers;
     f.w_bits = moek_format_of(c->quant)->w_bits;
-    f.sets = plan->cpu && !MOEK_PLAIN_IS_WIDE_;
+    f.sets = plan->chosen.cpu && !MOEK_PLAIN_IS_WIDE_;
     f.rows = rows;
     f.slots = (long long)rows * plan->slots;
     f.used = f.slots < plan->local_experts ? f.slots : plan->local_experts;
@@ -75,7 +76,8 @@ static int moek_tile_holds_(moek_facts_ *f, const moek_kernel *k)
 static int moek_measured_(const moek_plan *plan, int rows)
 {
     int i;
-    for (i = 0; i < plan->choices; i++) if (rows <= plan->choice[i].tokens) return plan->choice[i].pair;
+    for (i = 0; i < plan->chosen.choices; i++)
+        if (rows <= plan->chosen.choice[i].tokens) return plan->chosen.choice[i].pair;
     return MOEK_CHOICE_RULE;
 }
 
@@ -89,9 +91,9 @@ static int moek_expands_from_(const moek_plan *plan)
 static int moek_tile_of_(const moek_plan *plan, moek_facts_ *f)
 {
     int i = moek_measured_(plan, (int)f->rows);
-    if (plan->expanded && f->mean >= moek_expands_from_(plan)) return plan->expanded;      /* (measured were tiles) */
+    if (plan->chosen.expanded && f->mean >= moek_expands_from_(plan)) return plan->chosen.expanded;  /* (as measured) */
     if (i >= 0) return i;
-    for (i = 0; i < plan->tiles - 1; i++) if (moek_tile_holds_(f, plan->up[i])) break;
+    for (i = 0; i < plan->chosen.tiles - 1; i++) if (moek_tile_holds_(f, plan->chosen.up[i])) break;
     return i;
 }
 
@@ -106,7 +108,7 @@ static int moek_scales_known_(const moek_plan *plan)
 static int moek_few_fits_(const moek_plan *plan, int tokens)
 {
     const moek_config *c = &plan->config;
-    const int blocks = plan->multiprocessors < MOEK_SPLITS ? plan->multiprocessors : MOEK_SPLITS;
+    const int blocks = plan->chosen.multiprocessors < MOEK_SPLITS ? plan->chosen.multiprocessors : MOEK_SPLITS;
     return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
                        moek_format_of(c->quant)->w_bits,
                        plan->weights.w_up_zero != NULL || moek_quantizes_(c->quant), blocks).fits;
@@ -115,7 +117,7 @@ static int moek_few_fits_(const moek_plan *plan, int tokens)
 static int moek_few_wins_(const moek_plan *plan, int tokens)
 {
     const moek_facts_ f = moek_facts_of_(plan, tokens);
-    return moek_few_fits_(plan, tokens) && (plan->layers_demanded || moek_rule_few_tokens_(&f));
+    return moek_few_fits_(plan, tokens) && (plan->chosen.layers_demanded || moek_rule_few_tokens_(&f));
 }
 
 /* The kernel for all behind routing in one launch. */
@@ -126,14 +128,16 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
     if (tokens < 1 || f->slots > MOEK_SELF_SORT || measured >= 0 || measured <= MOEK_CHOICE_MLP) return NULL;
     if (!moek_scales_known_(plan)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
-        const moek_kernel *const k = plan->layer[MOEK_CHOICE_LAYER - measured];
+        const moek_kernel *const k = plan->chosen.layer[MOEK_CHOICE_LAYER - measured];
         if (!k->most_tokens || moek_few_fits_(plan, tokens)) return k;
     }
-    for (i = 0; i < plan->layers && plan->layer[i]->most_tokens; i++)
-        if (moek_few_wins_(plan, tokens)) return plan->layer[i];
-    if (!plan->layers_demanded && !moek_rule_one_launch_(f)) return NULL;
-    for (; i < plan->layers; i++)
-        if (tokens <= plan->layer[i]->m || moek_tile_holds_(f, plan->layer[i])) return plan->layer[i];
+    for (i = 0; i < plan->chosen.layers && plan->chosen.layer[i]->most_tokens; i++)
+        if (moek_few_wins_(plan, tokens)) return plan->chosen.layer[i];
+    if (!plan->chosen.layers_demanded && !moek_rule_one_launch_(f)) return NULL;
+    for (; i < plan->chosen.layers; i++) {
+        const moek_kernel *const k = plan->chosen.layer[i];
+        if (tokens <= k->m || moek_tile_holds_(f, k)) return k;
+    }
     return NULL;
 }
 
@@ -143,17 +147,17 @@ static const moek_kernel *moek_mlp_of_(const moek_plan *plan, moek_facts_ *f)
 {
     const moek_config *c = &plan->config;
     const int element = (int)moek_x_bytes_(c->quant, 1);
-    const int measured = plan->mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, (int)f->rows);
+    const int measured = plan->chosen.mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, (int)f->rows);
     const moek_kernel *k = NULL;
     long long blocks;
     int i;
-    if (!plan->mlps || f->rows < 1 || measured >= 0) return NULL;
+    if (!plan->chosen.mlps || f->rows < 1 || measured >= 0) return NULL;
     if (!moek_scales_known_(plan)) return NULL;
     if (c->hidden * element <= 7 * 128 || c->inter * element <= 128) return NULL;
-    if (plan->mlps_demanded) k = plan->mlp[0];
-    else if (measured <= MOEK_CHOICE_MLP) k = plan->mlp[MOEK_CHOICE_MLP - measured];
+    if (plan->chosen.mlps_demanded) k = plan->chosen.mlp[0];
+    else if (measured <= MOEK_CHOICE_MLP) k = plan->chosen.mlp[MOEK_CHOICE_MLP - measured];
     else if (!moek_rule_fused_mlp_(f)) return NULL;
-    for (i = 0; !k && i < plan->mlps; i++) if (moek_tile_holds_(f, plan->mlp[i])) k = plan->mlp[i];
+    for (i = 0; !k && i < plan->chosen.mlps; i++) if (moek_tile_holds_(f, plan->chosen.mlp[i])) k = plan->chosen.mlp[i];
     if (!k) return NULL;
     blocks = moek_max_blocks(f->slots, plan->local_experts, k->m);
     return blocks <= MOEK_MLP_BLOCKS && blocks * k->m * c->inter * element < MOEK_GATHERED ? k : NULL;
@@ -174,7 +178,7 @@ static int moek_may_sort_x_(const moek_plan *plan)
 {
     const moek_facts_ f = moek_facts_of_(plan, 0);
     int i, gains = 0;
-    for (i = 0; i < plan->pairs; i++) gains |= plan->up[i]->traits & MOEK_TRAIT_SORTED_X;
+    for (i = 0; i < plan->chosen.pairs; i++) gains |= plan->chosen.up[i]->traits & MOEK_TRAIT_SORTED_X;
     return gains && moek_local_(plan) && moek_rule_sorted_x_(&f);
 }
 
@@ -182,41 +186,47 @@ static int moek_may_sort_x_(const moek_plan *plan)
 static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const moek_kernel *k,
                              moek_selection *selection)
 {
+    moek_details *const how = &selection->details;
     const int quant = plan->config.quant, from = (int)moek_rule_sorted_x_(f);
     const int one_pass = moek_blocked_(quant) || (moek_by_tensor_(quant) && plan->weights.h_scale);
-    selection->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT;
-    selection->sorted_x = k->traits & MOEK_TRAIT_SORTED_X && from && f->mean >= from;
-    selection->counts_ids = k->traits & MOEK_TRAIT_COUNTS_IDS && !moek_by_row_(quant) && !selection->sorted_x &&
-                            f->slots <= MOEK_SORT_FEW && !selection->expands;
+    how->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT;
+    how->sorted_x = k->traits & MOEK_TRAIT_SORTED_X && from && f->mean >= from;
+    how->counts_ids = k->traits & MOEK_TRAIT_COUNTS_IDS && !moek_by_row_(quant) && !how->sorted_x &&
+                      f->slots <= MOEK_SORT_FEW && !how->expands;
 }
 
 moek_selection moek_selection_of(const moek_plan *plan, int rows, int fuse)
 {
     moek_selection selection;
+    moek_details *const how = &selection.details;
     const moek_kernel *k, *down;
     moek_facts_ f;
     int from;
     memset(&selection, 0, sizeof selection);
     if (!moek_planned_(plan)) return selection;
     f = moek_facts_of_(plan, rows);
-    selection.discards = (int)moek_rule_discards_(&f);
-    if (!plan->tiles) return selection;               /* a user's experts */
+    how->discards = (int)moek_rule_discards_(&f);
+    if (!plan->chosen.tiles) return selection;        /* a user's experts */
     selection.layer = fuse >= MOEK_FUSE_LAYER ? moek_layer_of_(plan, &f) : NULL;
     selection.mlp = fuse >= MOEK_FUSE_MLP ? moek_mlp_of_(plan, &f) : NULL;
-    selection.tile = moek_tile_of_(plan, &f);
-    selection.expands = !selection.mlp && plan->expanded && selection.tile == plan->expanded;
-    k = selection.mlp ? selection.mlp : plan->up[selection.tile];
+    how->tile = moek_tile_of_(plan, &f);
+    how->expands = !selection.mlp && plan->chosen.expanded && how->tile == plan->chosen.expanded;
+    k = selection.mlp ? selection.mlp : plan->chosen.up[how->tile];
     if (moek_local_(plan)) moek_share_work_(plan, &f, k, &selection);
-    selection.x_sms = selection.counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;
+    how->x_sms = how->counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;
     if (selection.mlp) return selection;
     from = moek_requantizes_from_(plan, &f, k);
-    down = plan->down[selection.tile];
-    selection.requantizes = from && f.mean >= from;
-    selection.h_sms = !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;
+    down = plan->chosen.down[how->tile];
+    if (!selection.layer) selection.up = k, selection.down = down;
+    how->requantizes = from && f.mean >= from;
+    how->h_sms = !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;
     return selection;
 }
 
-int moek_plan_tile(const moek_plan *plan, int rows) { return moek_selection_of(plan, rows, MOEK_FUSE_NONE).tile; }
+int moek_plan_tile(const moek_plan *plan, int rows)
+{
+    return moek_selection_of(plan, rows, MOEK_FUSE_NONE).details.tile;
+}
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
     return moek_selection_of(plan, tokens, MOEK_FUSE_LAYER).layer;

@@ -152,7 +152,7 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
                                         const moek_kernel **down, char *why, size_t size)
 {
     const moek_config *c = o->config;
-    const int host = c->cpu ? plan->cpu : up->arch;    /* any set of this processor, or what is demanded */
+    const int host = c->cpu ? plan->chosen.cpu : up->arch;    /* any set of this processor, or what is demanded */
     const int arch = plan->device < 0 ? host : moek_arch_is_host_(up->arch) ? plan->arch : up->arch;
     int i;
     if (up->op != MOEK_OP_UP) return "is no up row, nor one of several steps that this plan can take";
@@ -180,27 +180,27 @@ static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_
     const char *no = "is not compiled in";
     int i;
     for (i = 0; i < MOEK_KERNELS_ && !up; i++) if (moek_cell_is_(w, moek_table_[i].name)) up = &moek_table_[i];
-    for (i = 0; i < plan->layers; i++) if (up == plan->layer[i]) return MOEK_CHOICE_LAYER - i;
-    for (i = 0; i < plan->mlps; i++) if (up == plan->mlp[i]) return MOEK_CHOICE_MLP - i;
-    for (i = 0; i < plan->pairs; i++) if (plan->up[i] == up) return i;
+    for (i = 0; i < plan->chosen.layers; i++) if (up == plan->chosen.layer[i]) return MOEK_CHOICE_LAYER - i;
+    for (i = 0; i < plan->chosen.mlps; i++) if (up == plan->chosen.mlp[i]) return MOEK_CHOICE_MLP - i;
+    for (i = 0; i < plan->chosen.pairs; i++) if (plan->chosen.up[i] == up) return i;
     if (up) no = moek_choice_refuses_(o, plan, up, &down, why, sizeof why);
-    if (!no && plan->pairs == MOEK_MAX_TILES) no = "is one too many";
+    if (!no && plan->chosen.pairs == MOEK_MAX_TILES) no = "is one too many";
     if (no) {
         moek_append_(note, "%sline %d: %.*s %s", note->length ? "; " : "", line->number, w.length < 80 ? w.length : 80,
                      w.at, no);
         return MOEK_CHOICE_RULE;
     }
-    plan->up[plan->pairs] = up;
-    plan->down[plan->pairs] = down;
-    return plan->pairs++;
+    plan->chosen.up[plan->chosen.pairs] = up;
+    plan->chosen.down[plan->chosen.pairs] = down;
+    return plan->chosen.pairs++;
 }
 
 /* Up to so many tokens of a run with all experts here: as rows of this plan, which may have a part of them. */
 static void moek_choice_add_(moek_plan *plan, double tokens, int pair)
 {
     const double rows = floor(tokens) * plan->config.physical_experts / plan->local_experts;
-    moek_choice *last = plan->choices ? &plan->choice[plan->choices - 1] : NULL;
-    if (!last || last->pair != pair) last = &plan->choice[plan->choices++];
+    moek_choice *last = plan->chosen.choices ? &plan->chosen.choice[plan->chosen.choices - 1] : NULL;
+    if (!last || last->pair != pair) last = &plan->chosen.choice[plan->chosen.choices++];
     last->tokens = rows < 0x7fffffff ? (int)rows : 0x7fffffff;
     last->pair = pair;
 }
@@ -212,8 +212,8 @@ static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
     moek_choice got[MOEK_MAX_CHOICES - 1];            /* as measured, fewest tokens first */
     char name[256] = "cpu", arch[16] = "cpu";
     int i, n = 0;
-    plan->choices = 0;
-    if (!o->config->tuned || !plan->tiles) return;
+    plan->chosen.choices = 0;
+    if (!o->config->tuned || !plan->chosen.tiles) return;
     if (o->config->batch_invariant) {
         moek_append_(&note, "all lines: config.batch_invariant wants one tile");
         return;
@@ -245,6 +245,7 @@ static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
     for (i = 0; i < n; i++)
         moek_choice_add_(plan, i + 1 < n ? sqrt((double)got[i].tokens * got[i + 1].tokens) : 2.0 * got[i].tokens,
                          got[i].pair);
-    while (plan->choices && plan->choice[plan->choices - 1].pair == MOEK_CHOICE_RULE) plan->choices--;
+    while (plan->chosen.choices && plan->chosen.choice[plan->chosen.choices - 1].pair == MOEK_CHOICE_RULE)
+        plan->chosen.choices--;
 }
 #endif

@@ -97,7 +97,7 @@ static size_t moek_one_rank_layout_(const moek_plan *plan, size_t *at)
 }
 static moek_one_rank_ moek_one_rank_work_(const moek_step *step)
 {
-    const size_t *const at = step->plan->places;
+    const size_t *const at = step->plan->chosen.places;
     void *const base = step->prepare_workspace;
     moek_one_rank_ w;
     w.a = moek_quantized_at_(base, at + MOEK_PLACE_A_);
@@ -118,7 +118,7 @@ typedef struct moek_table_work_ {
 static size_t moek_expanded_(const moek_plan *plan, int scales)
 {
     const moek_config *c = &plan->config;
-    const moek_format *const to = moek_format_of(plan->up[plan->expanded]->quant);
+    const moek_format *const to = moek_format_of(plan->chosen.up[plan->chosen.expanded]->quant);
     const size_t hidden = (size_t)c->hidden, inter = (size_t)c->inter, halves = moek_act_gated_(c->act) ? 2 : 1;
     const size_t apart = (inter + 127) / 128 * 128;    /* rows of gate, and of up, that share scales */
     const size_t up = scales ? moek_scale_bytes(&to->w_scale, halves * apart, hidden)
@@ -130,8 +130,8 @@ static size_t moek_expanded_(const moek_plan *plan, int scales)
 /* Rows of the smallest tile that a run may take: the smallest tile makes the most row blocks. */
 static size_t moek_smallest_tile_(const moek_plan *plan)
 {
-    int i, m = plan->up[0]->m;
-    for (i = 1; i < plan->pairs; i++) if (plan->up[i]->m < m) m = plan->up[i]->m;
+    int i, m = plan->chosen.up[0]->m;
+    for (i = 1; i < plan->chosen.pairs; i++) if (plan->chosen.up[i]->m < m) m = plan->chosen.up[i]->m;
     return (size_t)m;
 }
 
@@ -139,25 +139,26 @@ static size_t moek_smallest_tile_(const moek_plan *plan)
  * demand, which batch_invariant forbids. */
 static int moek_pair_flags_(const moek_plan *plan, int pair)
 {
-    return plan->config.batch_invariant ? 0 : plan->up[pair]->flags + plan->down[pair]->flags;
+    return plan->config.batch_invariant ? 0 : plan->chosen.up[pair]->flags + plan->chosen.down[pair]->flags;
 }
 static int moek_most_flags_(const moek_plan *plan)
 {
     int i, most = 0;
-    for (i = 0; i < plan->pairs; i++) if (moek_pair_flags_(plan, i) > most) most = moek_pair_flags_(plan, i);
-    for (i = 0; i < plan->mlps; i++)
-        if (plan->mlp[i]->flags + MOEK_MLP_BLOCKS > most) most = plan->mlp[i]->flags + MOEK_MLP_BLOCKS;
+    for (i = 0; i < plan->chosen.pairs; i++) if (moek_pair_flags_(plan, i) > most) most = moek_pair_flags_(plan, i);
+    for (i = 0; i < plan->chosen.mlps; i++)
+        if (plan->chosen.mlp[i]->flags + MOEK_MLP_BLOCKS > most) most = plan->chosen.mlp[i]->flags + MOEK_MLP_BLOCKS;
     return most;
 }
 /* Bytes of partial sums that a block takes at most. */
 static int moek_most_scratch_(const moek_plan *plan)
 {
     int i, most = 0;
-    for (i = 0; i < plan->pairs && !plan->config.batch_invariant; i++) {
-        if (plan->up[i]->scratch > most) most = plan->up[i]->scratch;
-        if (plan->down[i]->scratch > most) most = plan->down[i]->scratch;
+    for (i = 0; i < plan->chosen.pairs && !plan->config.batch_invariant; i++) {
+        if (plan->chosen.up[i]->scratch > most) most = plan->chosen.up[i]->scratch;
+        if (plan->chosen.down[i]->scratch > most) most = plan->chosen.down[i]->scratch;
     }
-    for (i = 0; i < plan->layers; i++) if (plan->layer[i]->scratch > most) most = plan->layer[i]->scratch;
+    for (i = 0; i < plan->chosen.layers; i++)
+        if (plan->chosen.layer[i]->scratch > most) most = plan->chosen.layer[i]->scratch;
     return most;
 }
 
@@ -172,7 +173,7 @@ static size_t moek_table_layout_(const moek_plan *plan, size_t *at)
     size_t used = 0;
     /* Flags lie first: the sort zeroes them, or the quantization of x. */
     at[MOEK_PLACE_FLAGS_] = moek_take_(&used, 4 * (size_t)flags);
-    at[MOEK_PLACE_SPLIT_] = moek_take_(&used, (size_t)scratch * (size_t)plan->multiprocessors);
+    at[MOEK_PLACE_SPLIT_] = moek_take_(&used, (size_t)scratch * (size_t)plan->chosen.multiprocessors);
     if (!flags) at[MOEK_PLACE_FLAGS_] = MOEK_NOWHERE_;
     if (!scratch) at[MOEK_PLACE_SPLIT_] = MOEK_NOWHERE_;
     at[MOEK_PLACE_COUNTS_] = moek_take_(&used, slots ? 4 * experts : 0);
@@ -186,13 +187,13 @@ static size_t moek_table_layout_(const moek_plan *plan, size_t *at)
     if (moek_quantizes_(c->quant))
         moek_take_quantized_(&used, c, rows, (size_t)c->inter, c->inter_offset, at + MOEK_PLACE_HQ_);
     else at[MOEK_PLACE_HQ_] = at[MOEK_PLACE_HQ_ + 1] = at[MOEK_PLACE_HQ_ + 2] = MOEK_NOWHERE_;
-    at[MOEK_PLACE_EXPANDED_] = moek_take_(&used, plan->expanded ? moek_expanded_(plan, 0) : 0);
-    at[MOEK_PLACE_EXPANDED_SCALE_] = moek_take_(&used, plan->expanded ? moek_expanded_(plan, 1) : 0);
+    at[MOEK_PLACE_EXPANDED_] = moek_take_(&used, plan->chosen.expanded ? moek_expanded_(plan, 0) : 0);
+    at[MOEK_PLACE_EXPANDED_SCALE_] = moek_take_(&used, plan->chosen.expanded ? moek_expanded_(plan, 1) : 0);
     return used;
 }
 static moek_table_work_ moek_table_work_of_(const moek_step *step)
 {
-    const size_t *const at = step->plan->places;
+    const size_t *const at = step->plan->chosen.places;
     void *const base = step->experts_workspace;
     moek_table_work_ w;
     w.flags = (int32_t *)moek_placed_(base, at[MOEK_PLACE_FLAGS_]);
@@ -225,7 +226,7 @@ static size_t moek_layout_(const moek_plan *plan, size_t *at)
     const size_t rows = plan->rows_per_expert && (by_expert || batched > flat) ? batched : flat;
     size_t used = 0;
     moek_one_rank_layout_(plan, at);                   /* a user's part may be one that hands on to `local` */
-    if (plan->tiles) moek_table_layout_(plan, at);
+    if (plan->chosen.tiles) moek_table_layout_(plan, at);
     at[MOEK_PLACE_TOPK_IDS_] = moek_take_(&used, moek_times_(slots, 4));
     at[MOEK_PLACE_TOPK_WEIGHTS_] = moek_take_(&used, moek_times_(slots, 4));
     at[MOEK_PLACE_IDS_] = moek_take_(&used, moek_times_(slots, 4));
@@ -236,7 +237,7 @@ static size_t moek_layout_(const moek_plan *plan, size_t *at)
 }
 static void moek_place_step_(moek_step *step, void *base)
 {
-    const size_t *const at = step->plan->places;
+    const size_t *const at = step->plan->chosen.places;
     step->topk_ids = (int32_t *)moek_placed_(base, at[MOEK_PLACE_TOPK_IDS_]);
     step->topk_weights = (float *)moek_placed_(base, at[MOEK_PLACE_TOPK_WEIGHTS_]);
     step->ids = (const int32_t *)moek_placed_(base, at[MOEK_PLACE_IDS_]);

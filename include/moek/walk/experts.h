@@ -10,7 +10,7 @@ static int moek_live_rows_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
     const long long mine = (long long)step->tokens * plan->slots;
-    return plan->one_rank && mine < plan->rows_per_expert ? (int)mine : plan->rows_per_expert;
+    return plan->chosen.one_rank && mine < plan->rows_per_expert ? (int)mine : plan->rows_per_expert;
 }
 
 /* Scratch: x in sorted order lies in step->out, two bytes an element, which down overwrites later. */
@@ -29,7 +29,7 @@ static moek_status moek_sort_x_(const moek_step *step, const moek_table_work_ *w
     g->rows = q.rows; g->a = to.q; g->a_scale = moek_quantizes_(plan->config.quant) ? to.scale : NULL;
     g->a_order = NULL; g->a_div = 1;
     g->a_row_bytes = 0;
-    return plan->quant->launch(&q, stream);
+    return plan->chosen.quant->launch(&q, stream);
 }
 
 /* Arguments shared by the kernels that do up and down in one launch: both weight sets, and where quantized h goes, with
@@ -74,10 +74,10 @@ static moek_status moek_expand_(const moek_plan *plan, int down, const moek_tabl
     a.w = g->w; a.w_scale = g->w_scale;
     a.w_global_scale = moek_more_of_(plan, down, g).w_global_scale;
     a.to = w->expanded; a.to_scale = (float *)w->expanded_scale;
-    status = plan->expand->launch(&a, stream);
+    status = plan->chosen.expand->launch(&a, stream);
     g->w = w->expanded; g->w_scale = w->expanded_scale;
     g->tiled = 0;
-    g->scales_apart = gated && a.w_step == 1 && moek_rows_share_(plan->up[plan->expanded]->quant);
+    g->scales_apart = gated && a.w_step == 1 && moek_rows_share_(plan->chosen.up[plan->chosen.expanded]->quant);
     g->early = 0;                                      /* a GEMM looks at weights before the previous kernel is done */
     return status;
 }
@@ -87,9 +87,9 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
     const moek_weights *weights = &plan->weights;
-    const moek_selection *selection = &step->selection;
-    const moek_kernel *const mlp = selection->mlp;
-    const moek_kernel *const up = plan->up[selection->tile], *const down = plan->down[selection->tile];
+    const moek_details *how = &step->selection.details;
+    const moek_kernel *const mlp = step->selection.mlp;
+    const moek_kernel *const up = plan->chosen.up[how->tile], *const down = plan->chosen.down[how->tile];
     const int quantizes = moek_quantizes_(c->quant), slots = step->rows * plan->slots;
     moek_table_work_ w = moek_table_work_of_(step);
     moek_sort_args s;
@@ -119,18 +119,18 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         if (!mlp && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
             s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
         }
-        s.zeros = mlp ? mlp->flags + g.max_blocks : moek_pair_flags_(plan, selection->tile);
+        s.zeros = mlp ? mlp->flags + g.max_blocks : moek_pair_flags_(plan, how->tile);
         s.zero = s.zeros ? w.flags : NULL;
-        if (selection->sorted_x) s.slot_row = w.slot_row;
-        if (moek_early_(plan, plan->sort) && moek_local_(plan))               /* 1: beside the quantization of x */
-            s.early = step->routed && !selection->counts_ids ? 2
-                    : (quantizes || c->router_weight_on_input) && !selection->sorted_x;
-        if (!selection->self_sorts && (status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
-        if (selection->self_sorts || selection->counts_ids) { g.ids = step->expert_ids; g.slots = slots; }
+        if (how->sorted_x) s.slot_row = w.slot_row;
+        if (moek_early_(plan, plan->chosen.sort) && moek_local_(plan))       /* 1: beside the quantization of x */
+            s.early = step->routed && !how->counts_ids ? 2
+                    : (quantizes || c->router_weight_on_input) && !how->sorted_x;
+        if (!how->self_sorts && (status = plan->chosen.sort->launch(&s, stream)) != MOEK_OK) return status;
+        if (how->self_sorts || how->counts_ids) { g.ids = step->expert_ids; g.slots = slots; }
         g.counts = w.counts; g.offsets = w.offsets;
         g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
         g.a_order = w.order; g.a_div = plan->slots;
-        if (selection->sorted_x && (status = moek_sort_x_(step, &w, &g, stream)) != MOEK_OK) return status;
+        if (how->sorted_x && (status = moek_sort_x_(step, &w, &g, stream)) != MOEK_OK) return status;
     }
 
     if (mlp) return moek_mlp_(mlp, step, &w, &g, stream);
@@ -139,24 +139,24 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.early = moek_early_(plan, up);
     g.split = w.split; g.split_flags = w.flags;
     g.invariant = c->batch_invariant;
-    if (selection->requantizes) {
+    if (how->requantizes) {
         if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)weights->h_scale;
         g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.ue8m0 = c->ue8m0;
     }
-    if (selection->expands && (status = moek_expand_(plan, 0, &w, &g, stream)) != MOEK_OK) return status;
+    if (how->expands && (status = moek_expand_(plan, 0, &w, &g, stream)) != MOEK_OK) return status;
     if ((status = moek_launch_gemm_(plan, up, &g, stream)) != MOEK_OK) return status;
 
-    if (quantizes && !selection->requantizes) {
+    if (quantizes && !how->requantizes) {
         q = moek_quant_to_(plan, w.h,
                            plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
                            (size_t)c->inter, w.hq);
         q.static_scale = weights->h_scale;
         q.group_offset = moek_blocked_(c->quant) ? c->inter_offset : 0;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
-        else if (!selection->self_sorts) q.row_limit = w.offsets + g.experts;
-        q.early = moek_early_(plan, plan->quant);
-        q.few = selection->h_sms;
-        if ((status = plan->quant->launch(&q, stream)) != MOEK_OK) return status;
+        else if (!how->self_sorts) q.row_limit = w.offsets + g.experts;
+        q.early = moek_early_(plan, plan->chosen.quant);
+        q.few = how->h_sms;
+        if ((status = plan->chosen.quant->launch(&q, stream)) != MOEK_OK) return status;
     }
 
     moek_down_weights_(plan, &g);
@@ -170,7 +170,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     if (!(down->traits & MOEK_TRAIT_SORTS_IDS)) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + up->flags;
     g.early = moek_early_(plan, down);
-    if (selection->expands && (status = moek_expand_(plan, 1, &w, &g, stream)) != MOEK_OK) return status;
+    if (how->expands && (status = moek_expand_(plan, 1, &w, &g, stream)) != MOEK_OK) return status;
     return moek_launch_gemm_(plan, down, &g, stream);
 }
 

@@ -29,14 +29,14 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
     a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
     a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
     if (step->out == step->args.y) a.rows_stride = a.y_stride;         /* NOOP */
-    a.discard = step->selection.discards && weight_and_reduce != MOEK_NOOP;        /* NOOP: rows may be y */
+    a.discard = step->selection.details.discards && weight_and_reduce != MOEK_NOOP;        /* NOOP: rows may be y */
     if (weight_and_reduce == MOEK_NOOP) {             /* one row a token, all done: only the shared experts are left */
         if (step->out == step->args.y && !a.addend) return MOEK_OK;
         a.topk = 1; a.ids = NULL; a.weights = NULL;
     } else if (weight_and_reduce == MOEK_NAIVE_BATCHED) {
         a.slot_row = moek_one_rank_work_(step).slot_row;
     }
-    a.early = moek_early_(plan, plan->combine);
-    return plan->combine->launch(&a, stream);
+    a.early = moek_early_(plan, plan->chosen.combine);
+    return plan->chosen.combine->launch(&a, stream);
 }
 #endif

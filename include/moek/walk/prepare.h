@@ -9,7 +9,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
 {
     const moek_plan *plan = step->plan;
     const int defer = plan->experts->expects_unquantized;
-    const moek_selection *selection = &step->selection;
+    const moek_details *how = &step->selection.details;
     const moek_one_rank_ w = moek_one_rank_work_(step);
     moek_quant_args a;
     (void)self;
@@ -21,20 +21,20 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     step->expert_tokens = NULL;
     step->a_stride = moek_x_stride_(&step->args, &plan->config);
     if ((defer || !moek_quantizes_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
-    if (selection->sorted_x) return MOEK_OK;          /* moek_table_apply_ quantizes behind its sort */
+    if (how->sorted_x) return MOEK_OK;          /* moek_table_apply_ quantizes behind its sort */
     step->a_stride = (size_t)plan->config.hidden;
     a = moek_quant_x_(step, NULL, w.a);
-    if (selection->self_sorts && !plan->config.batch_invariant) {
+    if (how->self_sorts && !plan->config.batch_invariant) {
         a.zero = (int32_t *)step->experts_workspace;
-        a.zeros = moek_pair_flags_(plan, selection->tile);
+        a.zeros = moek_pair_flags_(plan, how->tile);
     }
-    a.few = selection->x_sms;
-    if (!selection->counts_ids && !selection->self_sorts && moek_early_(plan, plan->quant) && step->routed &&
+    a.few = how->x_sms;
+    if (!how->counts_ids && !how->self_sorts && moek_early_(plan, plan->chosen.quant) && step->routed &&
         moek_local_(plan))
         a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */
     step->a = w.a.q;
     step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
-    return plan->quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, stream);
 }
 
 /* Rows to [local experts][rows_per_expert][hidden], in token order within an expert. */
@@ -51,17 +51,17 @@ static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek
     s.experts = plan->local_experts;
     s.rows_per_expert = plan->rows_per_expert;
     s.ids = step->ids; s.counts = w.counts; s.slot_row = w.slot_row;
-    s.early = moek_early_(plan, plan->sort) && step->routed ? 2 : 0;
-    if ((status = plan->sort->launch(&s, stream)) != MOEK_OK) return status;
+    s.early = moek_early_(plan, plan->chosen.sort) && step->routed ? 2 : 0;
+    if ((status = plan->chosen.sort->launch(&s, stream)) != MOEK_OK) return status;
     a = moek_quant_x_(step, w.slot_row, w.a);
     step->a = w.a.q;
     step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
-    a.early = moek_early_(plan, plan->quant);
+    a.early = moek_early_(plan, plan->chosen.quant);
     step->rows = plan->rows_per_expert;
     step->expert_ids = NULL;
     step->expert_weights = NULL;
     step->expert_tokens = w.counts;
-    return plan->quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, stream);
 }
 
 static moek_status moek_nothing_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)

@@ -26,8 +26,8 @@ static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
     a.is_padding = step->args.is_padding;
     a.shared = c->shared_slots; a.shared_weight = c->shared_weight; a.shared_weights = step->args.shared_weights;
     a.ids = step->topk_ids; a.weights = step->topk_weights; a.ids64 = step->args.topk_ids64;
-    a.early = moek_early_(plan, plan->route);
-    return plan->route->launch(&a, stream);
+    a.early = moek_early_(plan, plan->chosen.route);
+    return plan->chosen.route->launch(&a, stream);
 }
 
 /* Ids that are given as int64: the map makes them int32. */
@@ -38,7 +38,7 @@ static int moek_ids_are_local_(const moek_step *step)
 {
     const moek_plan *plan = step->plan;
     const moek_weights *w = &plan->weights;
-    const int ours = plan->backend != MOEK_BACKEND_USER && plan->one_rank;
+    const int ours = plan->backend != MOEK_BACKEND_USER && plan->chosen.one_rank;
     const int padding = step->args.is_padding && !step->args.router_logits;
     return ours && !w->replicas && !w->expert_map && !w->expert_load && !padding && !moek_ids_are_int64_(step);
 }
@@ -71,6 +71,6 @@ moek_status moek_route(moek_step *step, moek_stream stream)
     a.map = plan->prepare_finalize->collective ? NULL : w->expert_map; a.load = w->expert_load;
     a.is_padding = step->args.is_padding;
     a.out = (int32_t *)step->ids;
-    return plan->map->launch(&a, stream);
+    return plan->chosen.map->launch(&a, stream);
 }
 #endif

@@ -12,7 +12,7 @@ static int moek_selection_rows_(const moek_step *step)
     const moek_plan *plan = step->plan;
     const int senders = plan->prepare_finalize->num_dispatchers;
     return plan->rows_per_expert ? step->tokens * (senders > 1 ? senders : 1)
-         : plan->one_rank ? step->tokens : step->rows;
+         : plan->chosen.one_rank ? step->tokens : step->rows;
 }
 
 /* The step of tokens first .. first + tokens - 1: pointers moved, workspace laid out, kernels selected. */
@@ -86,7 +86,7 @@ moek_status moek_experts_apply(moek_step *step, moek_stream stream)
     MOEK_BEGUN_(step);
     experts = step->plan->experts;
     /* Rows from other ranks: their number is known only now. */
-    if (!step->plan->one_rank)
+    if (!step->plan->chosen.one_rank)
         step->selection = moek_selection_of(step->plan, moek_selection_rows_(step), MOEK_FUSE_NONE);
     return step->rows > 0 ? experts->apply(experts, step, stream) : MOEK_OK;
 }

@@ -1,0 +1,47 @@
+/* moek/plan/chosen.h -- what a plan and a selection have for the library alone.  Callers ask moek_selection_of and
+ * moek_describe: these fields may change in any version. */
+#ifndef MOEK_CHOSEN_H
+#define MOEK_CHOSEN_H
+#include "../format.h"
+
+struct moek_kernel;
+
+enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_PLACES = 32 };
+
+typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: up[pair], down[pair]       */
+/* Or: the built-in rule; up to LAYER layer[LAYER - pair]; up to MLP mlp[MLP - pair]. */
+enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
+
+typedef struct moek_chosen {
+    const moek_format *format;        /* of config.quant                                                              */
+    const struct moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x and of h                         */
+    const struct moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
+    const struct moek_kernel *layer[MOEK_MAX_TILES];
+    const struct moek_kernel *mlp[MOEK_MAX_TILES];
+    const struct moek_kernel *expand; /* config.expand_weights: makes e4m3 of weights; else NULL                      */
+    int tiles;                        /* pairs of up and down rows, smallest tile first                               */
+    int pairs;                        /* the tiles, and behind them up[expanded], and what only measured choices take */
+    int expanded;                     /* up[expanded], down[expanded] multiply what expand makes; 0: there are none   */
+    int layers;                       /* rows that are a whole layer of few tokens, smallest tile first               */
+    int layers_demanded;              /* config.kernel is one of them: not only where they are known to win           */
+    int mlps;                         /* rows that do up, quantization of h and down in one launch, smallest first    */
+    int mlps_demanded;                /* config.kernel is one of them: wherever it can serve                          */
+    int choices;                      /* measured choices (config.tuned) in force, fewest tokens first                */
+    moek_choice choice[MOEK_MAX_CHOICES];      /* more tokens than the last has: the built-in rule                    */
+    int multiprocessors;              /* of the device; 0 on the CPU                                                  */
+    int one_rank;                     /* prepare_finalize is moek_local or moek_batched: rows stay on this rank       */
+    int cpu;                          /* on the CPU: the best set whose kernels it may take (config.cpu)              */
+    size_t places[MOEK_PLACES];       /* where parts of the workspace begin (moek/plan/workspace.h)                   */
+} moek_chosen;
+
+typedef struct moek_details {
+    int tile;                         /* without layer and mlp: up and down are chosen.up[tile], chosen.down[tile]    */
+    int self_sorts;                   /* 1: up sorts slots itself, no sort is launched                                */
+    int counts_ids;                   /* 1: up (or mlp) counts ids itself, and begins beside sort and quantization    */
+    int sorted_x;                     /* 1: x is written in sorted order, a row a slot, for TMA                       */
+    int requantizes;                  /* 1: up quantizes h itself, no launch does it                                  */
+    int x_sms, h_sms;                 /* SMs for the quantization of x and of h; 0: all                               */
+    int discards;                     /* 1: combine lets L2 forget what it has read                                   */
+    int expands;                      /* 1: weights become e4m3 first; tile is expanded then                          */
+} moek_details;
+#endif
