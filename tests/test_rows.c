@@ -2345,12 +2345,21 @@ static int asked_for(const moek_kernel *k)
     return wanted(k->name, words_given, words) && !(quick_set && !quick_row(k));
 }
 static int can_run(const moek_kernel *k) { return mem_can_run(k->arch) && k->launch(NULL, NULL) == MOEK_OK; }
-/* Will this row of plain C be tested, and take the cases of that kernel for a set of instructions along? */
-static int takes_along(const moek_kernel *plain, const moek_kernel *k)
+static int does_the_same(const moek_kernel *plain, const moek_kernel *k)
 {
     return !plain->arch && k->arch && !mem_on_gpu(k->arch) && plain->op == k->op && plain->quant == k->quant &&
            plain->hidden == k->hidden && plain->block == k->block &&
            (plain->reads & k->reads) == plain->reads && asked_for(plain) && asked_for(k) && can_run(k);
+}
+/* Will this row of plain C be tested, and take that kernel for a set of instructions along?  The one of its height, if
+ * there is one. */
+static int takes_along(const moek_kernel *plain, const moek_kernel *k)
+{
+    int count, i;
+    const moek_kernel *const all = moek_kernels(&count);
+    if (!does_the_same(plain, k)) return 0;
+    for (i = 0; i < count && plain->m != k->m; i++) if (all[i].m == k->m && does_the_same(&all[i], k)) return 0;
+    return 1;
 }
 static void say_row(const char *name, int cases, double worst, const char *time, int failed)
 {
@@ -2373,7 +2382,8 @@ static void test_row(const moek_kernel *row)
     memset(&now, 0, sizeof now);
     memset(gemm_set, 0, sizeof gemm_set);
     for (i = gemm_sets_there = 0; i < count; i++)
-        if (takes_along(row, &all[i])) gemm_set[gemm_sets_there++].row = &all[i];
+        if (takes_along(row, &all[i]) && CHECK(gemm_sets_there < COUNT(gemm_set), "%s: too many sets", row->name))
+            gemm_set[gemm_sets_there++].row = &all[i];
     now.row = row;
     now.format = format_with(moek_format_of(row->quant), row->block);
     now.start = seconds();
