@@ -4,7 +4,7 @@
  * divided by OPERATIONS: bench_ep.cu has replay and slowest_of. */
 #ifndef BENCH_NCCL_H
 #define BENCH_NCCL_H
-#include "../tests/must_nccl.h"
+#include "../tests/ep/must_nccl.h"
 
 enum { NCCL_ALLTOALL, NCCL_ALLGATHER, NCCL_REDUCESCATTER, NCCL_KINDS };
 static const char *const nccl_names[] = { "alltoall", "allgather", "reducesctr" };

@@ -6,7 +6,7 @@
  *   cc -O3 -march=native -Iinclude bench/demo.c -o demo -lm && ./demo
  *   nvcc -x cu -gencode arch=compute_90a,code=sm_90a -Iinclude bench/demo.c -o demo && ./demo
  *
- * Prints the plan, the error against the double-precision reference of tests/ref.h, time, bytes and GB/s. */
+ * Prints the plan, the error against the double-precision reference of tests/oracle/ref.h, time, bytes and GB/s. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 199309L
 #endif
@@ -16,7 +16,7 @@
 #include "moek.h"
 #include <stdio.h>
 #include "../tests/mem.h"
-#include "../tests/ref.h"
+#include "../tests/oracle/ref.h"
 #include "clock.h"
 #include "fill.h"
 

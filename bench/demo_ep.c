@@ -6,7 +6,7 @@
  *   nvcc -x cu -gencode arch=compute_90a,code=sm_90a -Iinclude bench/demo_ep.c -o demo_ep && ./demo_ep
  *
  * Prints how the kind is chosen, and for each kind and way to combine: the error against the double-precision reference
- * of tests/ref.h, whether the bits are those of one rank, and times (on GPUs of a launch and a wait).  Placement is
+ * of tests/oracle, whether the bits are those of one rank, and times (on GPUs of a launch and a wait).  Placement is
  * linear, so a rank's experts are a stretch of the whole; on the CPU ranks share its memory.  On one CPU or GPU ranks
  * only divide what it can do. */
 #ifndef _POSIX_C_SOURCE
@@ -25,7 +25,7 @@
 #include <omp.h>
 #endif
 #include "../tests/mem.h"
-#include "../tests/ref.h"
+#include "../tests/oracle/ref.h"
 #include "clock.h"
 #include "fill.h"
 

@@ -4,7 +4,7 @@
 #define FILL_H
 #include "../include/moek/kernel/numbers.h"
 #include "../tests/mem.h"
-#include "../tests/ref.h"
+#include "../tests/oracle/ref.h"
 
 MOEK_FN uint32_t fill_hash(uint64_t i, uint32_t seed)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../tests/mem.h"
-#include "../tests/ref.h"
+#include "../tests/oracle/ref.h"
 #include "clock.h"
 #include "fill.h"
 

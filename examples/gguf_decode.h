@@ -4,7 +4,7 @@
  *
  * Each value is ggml's, to the last bit: products are exact in f32, so that only a minimum rounds, once.  But for mxfp4
  * and nvfp4, which are as in moek: the code 8 is -0, the scales e8m0 255 and ue4m3 127 are NaN, as is a ue4m3 with a
- * sign.  (ggml: 0; 2^128; 0; bit 7 is ignored.)  tests/test_gguf.c compares with the gguf package. */
+ * sign.  (ggml: 0; 2^128; 0; bit 7 is ignored.)  tests/import/test_gguf.c compares with the gguf package. */
 #ifndef GGUF_DECODE_H
 #define GGUF_DECODE_H
 #include "gguf.h"

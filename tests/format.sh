@@ -74,9 +74,9 @@ formats=$(sed -n 's/^formats\.\([a-z0-9_]*\) *=.*/\1/p' kernels.toml | grep -vxE
 macros=$(echo "bf16|fp16|$formats" | tr a-z A-Z)
 say "a format by number or name, where formats.h of tests has what is asked" \
     "$(grep -nE "(^|[^A-Z_])MOEK_($macros)([^A-Z0-9_]|$)|\"($formats)\"" \
-           tests/*.[ch] bench/*.[ch] bench/*.cu examples/*.[ch]* codegen/moegen.py |
+           tests/*.[ch] tests/*/*.[ch] bench/*.[ch] bench/*.cu examples/*.[ch]* codegen/moegen.py |
        grep -vE '^[^:]*:[0-9]*:(//| \*)|/\*.*MOEK_|^examples/.*(quant = |config_of\(|#define MOEK_QUANT )MOEK_' |
-       grep -vE '^(examples/checkpoint[.]h|tests/make_checkpoints[.]py):')"
+       grep -vE '^(examples/checkpoint[.]h|tests/import/make_checkpoints[.]py):')"
 # One level of templates: integers and a format struct (docs/contributing.md).
 cpp='(^|[^a-z_])(template *<|auto |class |constexpr |namespace |operator *[^a-z ]|std::|struct [a-z_]+ *: )'
 say "C++ beyond that in a kernel" \

@@ -49,7 +49,7 @@ platform() {
     while read -r test words <&3; do
         object=$at/moek.o split=-DMOEK_SPLIT
         [ $test = codes ] || [ $test = digits ] && object= split=      # it has the implementation in it
-        must "$of: compile $test" $cc $strict -O1 $warnings $include $split -DTEST_SMALL "tests/test_$test.c" \
+        must "$of: compile $test" $cc $strict -O1 $warnings $include $split -DTEST_SMALL tests/*/test_$test.c \
             $object -static -pthread -lm -o "$at/$test.exe" || continue
         $runner "$at/$test.exe" $words > "$work/log" 2>&1 < /dev/null
         status=$?

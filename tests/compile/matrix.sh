@@ -389,7 +389,7 @@ emulated_part() {
     cxx=${CXX:-g++}
     have "$cxx" || { skip "no $cxx: CUDA rows in C++20"; return; }
     emu="$cxx -std=c++20 $warnings -Wno-unknown-pragmas -Wno-unused-parameter -Wno-int-in-bool-context -Wno-psabi \
-        -DMOEK_EMU -DMOEK_SPLIT -I$root/tests -I$root -fsyntax-only"
+        -DMOEK_EMU -DMOEK_SPLIT -I$root/tests/emu -I$root -fsyntax-only"
     printf '#define MOEK_IMPLEMENTATION\n#include "emu.h"\n#include "everything.c"\n' > emulated.cc
     must "$cxx -std=c++20: implementations, emulated" $emu -DMOEK_ARCH=80 -I. emulated.cc
     sed -e ':more' -e '/\$$/{N;s/ *\$\n */ /;b more' -e '}' "$root/generated/kernels.ninja" |

@@ -10,8 +10,8 @@
 
 packed: matrices of blocks, and what they mean, in the columns of import_golden.tsv.  file: two layers of a model that
 never was, bf16 and mxfp4, by GGUFWriter; reference.* is what the package makes of the second.  decode: 20,000 blocks of
-each type, which `PROGRAM decode TYPE` reads, and of which it writes f32.  compare: files of tests/make_gguf.py; of what
-GGUFReader reads in them GGUFWriter writes the same bytes.
+each type, which `PROGRAM decode TYPE` reads, and of which it writes f32.  compare: files of
+tests/import/make_gguf.py; of what GGUFReader reads in them GGUFWriter writes the same bytes.
 
 A line: ggml's number of the type, the block, and its f32 values, in hex.  Blocks are random, zeros, all ones, and have
 scales that are 0, subnormal, the largest, negative, Inf and NaN."""

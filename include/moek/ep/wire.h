@@ -13,7 +13,7 @@
  * Flags and credits are running totals of 64 bits.  Each has a line of its own and one writer, and is never cleared.
  * Totals are compared by difference, so they may wrap.  Rows are ordered before their flag by release and acquire; on a
  * GPU by a fence at system scope and a relaxed store.  Credits are necessary: without them a rank that starts its next
- * operation early would overwrite rows that are still being read (tests/test_ep_protocol.c shows this).
+ * operation early would overwrite rows that are still being read (tests/ep/test_ep_protocol.c shows this).
  *
  * In a correct program grant never has to wait: dispatch of the next operation follows combine of this one, and every
  * rank sends its combine rows after it has read its dispatch rows.  So send halves wait for no other rank (except for

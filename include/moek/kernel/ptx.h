@@ -1,6 +1,6 @@
 /* moek/kernel/ptx.h -- launches, and one function a PTX instruction, named after it.
  *
- * The same kernels also run on a CPU, a fibre a thread: tests/emu.h stands in for the compiler's own words
+ * The same kernels also run on a CPU, a fibre a thread: tests/emu/emu.h stands in for the compiler's own words
  * (__global__, threadIdx, __syncthreads, shuffles) and for the PTX below, where MOEK_EMU is defined. */
 #ifndef MOEK_PTX_H
 #define MOEK_PTX_H

@@ -81,7 +81,7 @@ static MOEK_UNUSED moek_status moek_rows_map_(CUtensorMap *map, const moek_gemm_
 enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOEK_MAX_EXPERTS_ */
 
 #ifdef MOEK_SM90_CODE_
-#ifndef MOEK_EMU                                      /* tests/emu_sm90.h has them, too */
+#ifndef MOEK_EMU                                      /* tests/emu/emu_sm90.h has them, too */
 MOEK_DEVICE uint32_t moek_shared_address_(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 /* A box of a map of weights -> shared memory (aligned to 1024); `bar` counts the bytes.  second, third: where it begins

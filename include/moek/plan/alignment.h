@@ -1,6 +1,6 @@
 /* moek/plan/alignment.h -- what each address in weights and args must be a multiple of: what kernels load there at
  * once, which may be more than an element.  This is said here alone.  moek_plan_bind and moek_run check by it,
- * moek_alignment tells a caller, and tests/test_api.c compares docs/formats.md with it. */
+ * moek_alignment tells a caller, and tests/api/test_api.c compares docs/formats.md with it. */
 #ifndef MOEK_ALIGNMENT_H
 #define MOEK_ALIGNMENT_H
 #include <string.h>

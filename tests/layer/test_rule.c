@@ -1,0 +1,394 @@
+/* test_rule.c -- which kernels moek_run launches, by shape, format, device and count of tokens, without any kernel.
+ *
+ *   cc -std=c99 -Iinclude tests/layer/test_rule.c -lm -o test_rule
+ *   ./test_rule tests/data/rule.tsv          compares: a difference is a change of the rule
+ *   ./test_rule -w tests/data/rule.tsv       writes the file anew: ./moek rule
+ *   ./test_rule -d COUNT [SEED]         a digest of COUNT random plans and counts of tokens: two versions of the code
+ *                                       that choose the same print the same
+ *   ./test_rule -t COUNT                what the host takes for moek_begin and moek_run, without kernels
+ *
+ * Launchers are stubs that write down what they were asked for; the device is a number of SMs.  So this takes seconds
+ * on any machine, and a reviewer reads a change of the rule as a diff of the file. */
+#define _POSIX_C_SOURCE 199309L                        /* clock_gettime */
+#define MOEK_SPLIT
+#define MOEK_EMU
+#define MOEK_EMU_ARCH device_arch
+#define EMU_RESIDENT device_sms
+static int device_arch, device_sms;
+#define MOEK_IMPLEMENTATION
+#include "moek.h"
+#include <stdlib.h>
+#include "../../bench/clock.h"
+#include "../check.h"
+#include "../oracle/formats.h"
+
+/* ---- stubs ------------------------------------------------------------------------------------------------------- */
+
+static char launched[1024];                            /* of one run, in order */
+static int silent;                                     /* 1: nothing is written down */
+static void say(const char *format, ...)
+{
+    const size_t used = strlen(launched);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(launched + used, sizeof launched - used, format, list);
+    va_end(list);
+}
+static void say_gemm(const moek_gemm_args *a)
+{
+    say("%s%s%s%s%s%s", a->ids ? ",ids" : "", a->a_order ? ",order" : "", a->split ? ",split" : "",
+        a->q ? ",requantizes" : "", a->early ? ",early" : "", a->rows_per_expert ? ",batched" : "");
+}
+/* ROUTE ... are spelled as the table spells them. */
+static moek_status stub(int op, int m, const void *args)
+{
+    if (!args || silent) return MOEK_OK;               /* made ready */
+    say("%s%s", *launched ? " " : "", moek_op_name_(op));
+    if (m) say("%d", m);
+    if (op == MOEK_OP_SORT) {
+        const moek_sort_args *a = (const moek_sort_args *)args;
+        say("(%d%s%s,early%d)", a->block_m, a->zero ? ",zero" : "", a->slot_row ? ",slot_row" : "", a->early);
+    } else if (op == MOEK_OP_QUANT) {
+        const moek_quant_args *a = (const moek_quant_args *)args;
+        say("(few%d%s%s,early%d)", a->few, a->zero ? ",zero" : "", a->target ? ",target" : "", a->early);
+    } else if (op == MOEK_OP_UP || op == MOEK_OP_DOWN) {
+        say("(");
+        say_gemm((const moek_gemm_args *)args);
+        say(")");
+    } else if (op == MOEK_OP_MLP) {
+        say("(");
+        say_gemm(((const moek_mlp_args *)args)->up);
+        say(")");
+    } else if (op == MOEK_OP_COMBINE) {
+        say("(discard%d)", ((const moek_combine_args *)args)->discard);
+    }
+    return MOEK_OK;
+}
+#define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block, ...) \
+    moek_status name(const void *args, moek_stream stream) { (void)stream; return stub(MOEK_OP_##op, m, args); }
+#include "../../generated/moek_kernels.h"
+#undef MOEK_KERNEL
+
+/* ---- one run ----------------------------------------------------------------------------------------------------- */
+
+/* Addresses of arrays that no one looks at, terabytes apart: a run refuses arrays that lie in each other. */
+static void *at(uintptr_t n) { return (void *)(n << 40); }
+
+static void run_args(moek_args *a, int tokens, int state)
+{
+    memset(a, 0, sizeof *a);
+    a->tokens = tokens;
+    a->x = at(1); a->router_logits = at(2); a->y = at(3); a->workspace = at(4); a->workspace_size = (size_t)-1;
+    a->state = state ? at(5) : NULL;
+}
+static int run(moek_plan *plan, int tokens, int state)
+{
+    moek_args a;
+    run_args(&a, tokens, state);
+    launched[0] = 0;
+    return moek_run(plan, &a, NULL) == MOEK_OK;
+}
+static int make(moek_plan *plan, const moek_config *c, int fixed)
+{
+    moek_weights w;
+    memset(&w, 0, sizeof w);
+    if (moek_plan_init(plan, c) != MOEK_OK) return 0;
+    w.w_up = at(10); w.w_down = at(11);
+    if (moek_format_of(c->quant)->w_scale.type)
+        w.w_up_scale = (const float *)at(12), w.w_down_scale = (const float *)at(13);
+    if (moek_format_of(c->quant)->static_x && fixed)
+        w.x_scale = (const float *)at(14), w.h_scale = (const float *)at(15);
+    return moek_plan_bind(plan, &w) == MOEK_OK;
+}
+
+/* ---- the golden file --------------------------------------------------------------------------------------------- */
+
+enum { MOST = 8192 };
+static FILE *golden;
+static int writes, lines, differ;
+
+static void golden_line(const char *line)
+{
+    char want[1400];
+    lines++;
+    if (writes) {
+        fputs(line, golden);
+        return;
+    }
+    if (!fgets(want, sizeof want, golden)) want[0] = 0;
+    if (strcmp(want, line) && differ++ < 5) printf("is       %swas      %s%s", line, want, *want ? "" : "nothing\n");
+}
+/* All counts below 80, then steps of 2.5 %, and the last. */
+static int next_tokens(int tokens)
+{
+    return tokens < 80 || tokens >= MOST ? tokens + 1 : tokens + tokens / 40 < MOST ? tokens + tokens / 40 : MOST;
+}
+/* A line for each span of tokens that launches the same. */
+static void golden_plan(const char *shape, const moek_config *c)
+{
+    char before[sizeof launched] = "", line[1400];
+    const char *const tiled = c->expand_weights ? ",tiled,expanded" : c->weight_layout ? ",tiled" : "";
+    moek_plan plan;
+    int tokens, from = 1, last = 1;
+    if (!make(&plan, c, 1)) {
+        snprintf(line, sizeof line, "%s\t%s%s\t%d\t%d\t-\t%.60s\n", shape, moek_quant_name(c->quant), tiled,
+                 device_arch, device_sms, "no plan");
+        golden_line(line);
+        return;
+    }
+    for (tokens = 1; tokens <= MOST + 1; last = tokens, tokens = next_tokens(tokens)) {
+        if (tokens <= MOST && !run(&plan, tokens, 1)) snprintf(launched, sizeof launched, "refused");
+        if (tokens <= MOST && (!*before || !strcmp(before, launched))) {
+            if (!*before) strcpy(before, launched);
+            continue;
+        }
+        snprintf(line, sizeof line, "%s\t%s%s\t%d\t%d\t%d-%d\t%s\n", shape, moek_quant_name(c->quant), tiled,
+                 device_arch, device_sms, from, last, before);
+        golden_line(line);
+        from = tokens;
+        strcpy(before, launched);
+    }
+}
+static const struct { const char *name; int hidden, inter, experts, local, topk; } shapes[] = {       /* of the bench */
+    { "qwen3-30b-a3b", 2048, 768, 128, 128, 8 }, { "deepseek-v3-tp8", 7168, 256, 256, 256, 8 },
+    { "deepseek-v3-32-local", 7168, 2048, 32, 32, 8 }, { "mixtral-8x7b", 4096, 14336, 8, 8, 2 },
+    { "qwen3-235b-tp4", 4096, 384, 128, 128, 8 }
+};
+#define MODEL(NAME, name) static const moek_config model_##name = MOEK_##NAME;
+MOEK_EACH_MODEL(MODEL)
+#undef MODEL
+
+static void golden_formats(const char *shape, moek_config c)
+{
+    static const int devices[][2] = { { 80, 108 }, { 90, 78 }, { 90, 108 }, { 90, 132 } };
+    int i;
+    c.max_tokens = MOST;
+    c.exclude = 1u << MOEK_BACKEND_CPU;
+    for (i = 0; i < 4; i++) {
+        device_arch = devices[i][0]; device_sms = devices[i][1];
+#define FORMAT(NAME, name, number) c.quant = number; if (format_on_gpu(moek_format_of(number))) golden_plan(shape, &c);
+        MOEK_EACH_QUANT(FORMAT)
+#undef FORMAT
+    }
+    c.weight_layout = MOEK_WEIGHTS_TILED;              /* as fragments: other kernels, other bounds */
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        c.quant = f->number, c.block = format_block(f, 0);
+        if (format_in_fragments(f) && format_has(f, MOEK_OP_UP, 90)) golden_plan(shape, &c);
+        c.expand_weights = 1;
+        if (f->expands) golden_plan(shape, &c);
+        c.expand_weights = 0;
+    }
+}
+static void golden_all(void)
+{
+    int i;
+    for (i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++) {
+        moek_config c;
+        memset(&c, 0, sizeof c);
+        c.hidden = shapes[i].hidden; c.inter = shapes[i].inter; c.experts = shapes[i].experts; c.topk = shapes[i].topk;
+        c.local_experts = shapes[i].local; c.act = MOEK_SILU;
+        golden_formats(shapes[i].name, c);
+    }
+#define MODEL(NAME, name) golden_formats(#name, model_##name);
+    MOEK_EACH_MODEL(MODEL)
+#undef MODEL
+}
+
+/* ---- a digest of random plans ------------------------------------------------------------------------------------ */
+
+static uint64_t random_state;
+static int below(int n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((random_state >> 33) % (unsigned)n);
+}
+static int size_of(int most) { return below(3) ? 64 << below(9) : 64 * (1 + below(most / 64)); }
+static moek_config random_config(void)
+{
+    static const int sms[] = { 78, 108, 132, 148, 40 };
+    int quants[64], n = 0;
+    moek_config c;
+#define FORMAT(NAME, name, number) if (format_on_gpu(moek_format_of(number))) quants[n++] = number;
+    MOEK_EACH_QUANT(FORMAT)
+#undef FORMAT
+    memset(&c, 0, sizeof c);
+    device_arch = below(4) ? 90 : 80;
+    device_sms = sms[below(5)];
+    c.hidden = size_of(8192); c.inter = size_of(4096);
+    c.experts = 1 + below(below(2) ? 16 : 300);
+    c.topk = 1 + below(c.experts < 10 ? c.experts : 10);
+    c.quant = quants[below(n)];
+    c.act = below(4) ? MOEK_SILU : MOEK_RELU2_NO_MUL;
+    c.max_tokens = 1 + below(9000);
+    if (!below(6)) c.chunk_tokens = 1 + below(2000);
+    if (!below(8)) c.format = MOEK_BATCHED;
+    if (!below(8)) c.batch_invariant = 1;
+    if (!below(8) && c.topk == 1) c.router_weight_on_input = 1;
+    if (!below(8)) c.shared_slots = 1 + below(2);
+    if (!below(8) && device_arch == 90) c.weight_layout = MOEK_WEIGHTS_TILED;
+    c.exclude = 1u << MOEK_BACKEND_CPU;
+    return c;
+}
+static uint64_t digest(long count, long *plans)
+{
+    uint64_t hash = 14695981039346656037u;
+    long n = 0;
+    while (n < count) {
+        const moek_config c = random_config();
+        moek_plan plan;
+        int i;
+        if (!make(&plan, &c, below(3))) { n++; continue; }
+        ++*plans;
+        for (i = 0; i < 12; i++, n++) {
+            const char *p;
+            run(&plan, 1 + below(below(3) ? (c.max_tokens < 300 ? c.max_tokens : 300) : c.max_tokens), below(4) != 0);
+            for (p = launched; ; p++) {
+                hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+                if (!*p) break;
+            }
+        }
+    }
+    return hash;
+}
+
+/* ---- what the host takes ----------------------------------------------------------------------------------------- */
+
+/* In nanoseconds, the best of nine times `count` calls; Qwen3-30B-A3B. */
+static void host_time(const char *what, int quant, int tokens, int state, long count)
+{
+    moek_config c = model_qwen3_30b_a3b;
+    double begin = 1e9, run = 1e9;
+    moek_plan plan;
+    moek_args a;
+    moek_step step;
+    int i, launches = 1;
+    const char *p;
+    c.quant = quant, c.max_tokens = MOST, c.exclude = 1u << MOEK_BACKEND_CPU;
+    c.block = format_block(moek_format_of(quant), 0);
+    if (device_arch == 90 && format_in_fragments(moek_format_of(quant))) c.weight_layout = MOEK_WEIGHTS_TILED;
+    if (!make(&plan, &c, 1)) return;                   /* second scales */
+    run_args(&a, tokens, state);
+    launched[0] = 0, silent = 0;
+    moek_run(&plan, &a, NULL);
+    for (p = launched; *p; p++) launches += *p == ' ';
+    silent = 1;
+    for (i = 0; i < 9; i++) {
+        const double start = seconds();
+        double middle;
+        long n;
+        for (n = 0; n < count; n++) moek_begin(&plan, &a, &step);
+        middle = seconds();
+        for (n = 0; n < count; n++) moek_run(&plan, &a, NULL);
+        if ((middle - start) / count < begin) begin = (middle - start) / count;
+        if ((seconds() - middle) / count < run) run = (seconds() - middle) / count;
+    }
+    printf("%-10s sm_%d %5d tokens%s  moek_begin %4.0f ns  moek_run %4.0f ns, %d launches\n", what, device_arch, tokens,
+           state ? ", state" : "       ", 1e9 * begin, 1e9 * run, launches);
+}
+static void host_times(long count)
+{
+    static const int tokens[] = { 1, 64, 2048 };
+    int i, j;
+    for (i = 0; i < FORMATS; i++)
+        for (j = 0; j < 6; j++) {
+            device_arch = 90, device_sms = 132;
+            if (format_has(format_at(i), MOEK_OP_UP, 90))
+                host_time(format_at(i)->name, format_at(i)->number, tokens[j / 2], j % 2, count);
+        }
+}
+
+/* A format without kernels for a GPU: which ones have some. */
+static void refused(void)
+{
+    moek_config c = model_qwen3_30b_a3b;
+    moek_plan plan;
+    int i, n;
+    const moek_kernel *const k = moek_kernels(&n);
+    device_arch = 90, device_sms = 132;
+    c.exclude = 1u << MOEK_BACKEND_CPU, c.max_tokens = 1;
+    for (i = 0; i < n; i++) {
+        if (k[i].op != MOEK_OP_UP || format_on_gpu(moek_format_of(k[i].quant))) continue;
+        c.quant = k[i].quant, c.block = k[i].block;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL &&
+              (moek_format_of(k[i].quant)->only_blocks ? strstr(plan.why, "not on GPUs yet") != NULL
+               : strstr(plan.why, "has kernels on cpu; on sm90 there are bf16") &&
+                 strstr(plan.why, "on sm80 there are bf16")), "%s: %s", k[i].name, plan.why);
+    }
+}
+
+/* Formats of the same weights, by device: 8 bits on both sides, where tensor cores multiply them as they are; else x in
+ * T; and x that kernels widen only where nothing else serves. */
+static void paired(void)
+{
+    static const int archs[] = { 80, 86, 89, 90, 100 };
+    int a, i, j, tried = 0;
+    for (a = 0; a < (int)(sizeof archs / sizeof *archs); a++)
+        for (i = 0; i < FORMATS; i++) {
+            const moek_format *const f = format_at(i);
+            moek_config c = model_qwen3_30b_a3b;
+            char text[2048];
+            int want = 0;
+            if (!format_on_gpu(f)) continue;
+            device_arch = archs[a], device_sms = 132;
+            c.max_tokens = 64, c.quant = f->number, c.block = format_block(f, 0);
+            for (j = 0; j < FORMATS && !want; j++) {
+                const moek_format *const g = format_at(j);
+                const int integers = g->x_bits == 8 && g->x_scale.columns == 0 && g->x != MOEK_ELEMENT_E4M3;
+                if (moek_same_weights(f->number, g->number) && g->x == g->w && g->x_bits == 8 &&
+                    (integers || archs[a] >= 89)) want = g->number;
+            }
+            for (j = 0; j < FORMATS && !want; j++)
+                if (moek_same_weights(f->number, format_at(j)->number) && format_at(j)->x_bits == 16)
+                    want = format_at(j)->number;
+            if (!want) want = f->number;               /* alone */
+            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && c.quant == want, "sm_%d, %s: %s", archs[a],
+                  f->name, text);
+            CHECK(!strncmp(text, moek_quant_name(want), strlen(moek_quant_name(want))), "%s", text);
+            tried++;
+        }
+    CHECK(tried > 60, "%d formats and devices", tried);
+    for (i = 0; i < FORMATS; i++) {                    /* tiled weights: some of a pair have kernels */
+        const moek_format *const f = format_at(i);
+        moek_config c = model_qwen3_30b_a3b;
+        moek_plan plan;
+        char text[2048], runs[64];
+        device_arch = 90;
+        c.max_tokens = 64, c.quant = f->number, c.block = format_block(f, 0), c.weight_layout = MOEK_WEIGHTS_TILED;
+        c.exclude = 1u << MOEK_BACKEND_CPU;
+        if (moek_choose_pair(&c, text, sizeof text) != MOEK_OK) continue;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.backend == MOEK_BACKEND_SM90, "%s: %s", f->name, text);
+        snprintf(runs, sizeof runs, "; %s would run", f->name);
+        if (c.quant != f->number && format_in_fragments(f))
+            CHECK((strstr(text, runs) != NULL) == format_has(f, MOEK_OP_UP, 90), "%s, tiled: %s", f->name, text);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && !strcmp(argv[1], "-d")) {
+        long plans = 0;
+        uint64_t hash;
+        random_state = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
+        hash = digest(atol(argv[2]), &plans);
+        printf("%ld plans, digest %016llx\n", plans, (unsigned long long)hash);
+        return 0;
+    }
+    if (argc > 2 && !strcmp(argv[1], "-t")) {
+        host_times(atol(argv[2]));
+        return 0;
+    }
+    writes = argc > 2 && !strcmp(argv[1], "-w");
+    if (argc < 2 + writes || !(golden = fopen(argv[1 + writes], writes ? "w" : "r"))) {
+        fprintf(stderr, "%s: cannot open %s\n", argv[0], argc > 1 + writes ? argv[1 + writes] : "(no file named)");
+        return 2;
+    }
+    golden_line("shape\tformat\tarch\tsms\ttokens\tlaunches\n");
+    golden_all();
+    if (!writes && fgetc(golden) != EOF) differ++;
+    fclose(golden);
+    refused();
+    paired();
+    CHECK(!differ, "%d of %d lines differ: a change of the rule.  If it is meant: ./moek rule", differ, lines);
+    return check_end();
+}

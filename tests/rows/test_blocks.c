@@ -1,0 +1,157 @@
+/* test_blocks.c -- blocks of GGUF files: what the CPU's functions and blocks.h make of them.  Against what the package
+ * gguf makes (tests/data/gguf_golden.tsv, which make_gguf_golden.py writes), bit by bit, and against each other.
+ *
+ *   cc -std=c99 -O2 -Iinclude tests/rows/test_blocks.c -lm -o test_blocks && ./test_blocks [FOLDER OF THE FILE] */
+#define MOEK_IMPLEMENTATION
+#define MOEK_ARCH 0
+#include "moek.h"
+#include "moek/kernel/cpu.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include "../check.h"
+#include "../oracle/ref.h"
+
+enum { COLUMNS = 256, BYTES = 256 };
+
+typedef void (*decoder)(float *to, const uint8_t *block, int part);
+#define DECODER(name, type, part) { moek_block_##name##_, type, part },
+static const struct { decoder run; int type, part; } decoders[] = { MOEK_EACH_BLOCK_(DECODER) };
+enum { DECODERS = sizeof decoders / sizeof *decoders };
+
+static const moek_format *format_of(int type)
+{
+    const moek_format *const f = moek_format_of_file(type);
+    CHECK(f && f->file_type == type && f->x_bits == 16, "type %d has no format", type);
+    return f;
+}
+/* The block in memory of its own, so that a read beside it is found. */
+static void decode(int d, const uint8_t *block, float to[COLUMNS])
+{
+    const moek_block *const b = moek_block_of(decoders[d].type);
+    uint8_t *const own = (uint8_t *)malloc((size_t)b->bytes);
+    int part;
+    memcpy(own, block, (size_t)b->bytes);
+    for (part = 0; part < b->columns / decoders[d].part; part++)
+        decoders[d].run(to + part * decoders[d].part, own, part);
+    free(own);
+}
+static int same_bits(float have, float want)
+{
+    return isnan(want) ? isnan(have) : moek_bits_(have) == moek_bits_(want) || (have == 0 && want == 0);
+}
+
+static int from_hex(const char *hex, uint8_t *to, int most)
+{
+    static const char digits[] = "0123456789abcdef";
+    int n = 0;
+    for (; n < most && strchr(digits, hex[0]) && hex[0] && hex[1]; n++, hex += 2)
+        to[n] = (uint8_t)((strchr(digits, hex[0]) - digits) * 16 + (strchr(digits, hex[1]) - digits));
+    return n;
+}
+/* A line of the file: its block as the CPU has it, and as blocks.h has it. */
+static void golden_line(const char *line, int seen[DECODERS])
+{
+    static uint8_t bits[4 * COLUMNS];
+    const int type = atoi(line);
+    const moek_block *const b = moek_block_of(type);
+    const char *const hex = strchr(line, '\t') + 1, *const wanted = strchr(hex, '\t') + 1;
+    const moek_format *f;
+    uint8_t block[BYTES];
+    float have[COLUMNS], want[COLUMNS];
+    int d = 0, c, wrong = 0, others = 0;
+    if (!b) return;                                    /* F32 and the like */
+    if (!CHECK(from_hex(hex, block, BYTES) == b->bytes && from_hex(wanted, bits, 4 * COLUMNS) == 4 * b->columns,
+               "type %d of gguf_golden.tsv", type)) return;
+    for (c = 0; c < b->columns; c++)
+        want[c] = moek_float_(bits[4 * c] | (uint32_t)bits[4 * c + 1] << 8 | (uint32_t)bits[4 * c + 2] << 16 |
+                              (uint32_t)bits[4 * c + 3] << 24);
+    while (d < DECODERS && decoders[d].type != type) d++;
+    if (!(f = format_of(type)) || !CHECK(d < DECODERS, "%s: nothing decodes it", b->name)) return;
+    seen[d]++;
+    decode(d, block, have);
+    for (c = 0; c < b->columns; c++) {
+        wrong += !same_bits(have[c], want[c]);
+        others += !same_bits((float)block_weight(f, b, block, c), want[c]);
+    }
+    CHECK(!wrong && !others, "%s, block %d: %d columns of the CPU, %d of blocks.h are not gguf's", b->name, seen[d],
+          wrong, others);
+}
+static void test_golden(const char *folder)
+{
+    static char line[1 << 14], path[512];
+    int seen[DECODERS] = { 0 }, d;
+    FILE *file;
+    snprintf(path, sizeof path, "%s/gguf_golden.tsv", folder);
+    file = fopen(path, "r");
+    if (!CHECK(file != NULL, "can not read %s", path)) return;
+    while (fgets(line, sizeof line, file)) golden_line(line, seen);
+    fclose(file);
+    for (d = 0; d < DECODERS; d++) CHECK(seen[d] >= 4, "%d blocks of type %d", seen[d], decoders[d].type);
+}
+
+/* Random bytes, scales too. */
+static void test_random(int d)
+{
+    const moek_block *const b = moek_block_of(decoders[d].type);
+    const moek_format *const f = format_of(decoders[d].type);
+    int i, j, c, wrong = 0;
+    for (i = 0; f && i < 2000; i++) {
+        uint8_t block[BYTES];
+        float have[COLUMNS];
+        for (j = 0; j < b->bytes; j++) block[j] = (uint8_t)rng_below(256);
+        decode(d, block, have);
+        for (c = 0; c < b->columns; c++) {
+            const double want = block_weight(f, b, block, c);
+            wrong += !same_bits(have[c], (float)want) && !(fabs(have[c] - want) <= ldexp(fabs(want), -24));
+        }
+    }
+    CHECK(!wrong, "%s: %d columns of random blocks", b->name, wrong);
+}
+/* Each bit of a block belongs to one number, but for those of scales on top of others: a change of one shows. */
+static void test_bits(int d)
+{
+    const moek_block *const b = moek_block_of(decoders[d].type);
+    uint8_t used[8 * BYTES] = { 0 };
+    const moek_block_scale *const scales[2] = { &b->scale, &b->min };
+    int n, i, p, s, once = 1;
+    for (p = 0; p < b->planes; p++)
+        for (n = 0; n < b->columns; n++)
+            for (i = 0; i < b->plane[p].bits; i++) used[block_bit(&b->plane[p], n, i)]++;
+    for (s = 0; s < 1 + (b->sign != 0); s++) {
+        for (p = 0; p < scales[s]->planes; p++)
+            for (n = 0; n < b->columns / scales[s]->of.columns; n++)
+                for (i = 0; i < scales[s]->plane[p].bits; i++) used[block_bit(&scales[s]->plane[p], n, i)]++;
+        for (i = 0; scales[s]->top.type && i < 16; i++) used[8 * scales[s]->top_at + i]++;
+    }
+    for (i = 0; i < 8 * b->bytes; i++) once &= used[i] == 1;
+    for (; i < 8 * BYTES; i++) once &= !used[i];
+    CHECK(once, "%s: its bits are not each one number's", b->name);
+}
+/* What the table says, in numbers that engines size arrays by. */
+static void test_sizes(void)
+{
+    int i, d;
+    for (d = 0; d < DECODERS; d++) {
+        const moek_block *const b = moek_block_of(decoders[d].type);
+        const moek_format *const f = format_of(b->type);
+        CHECK(f->file_bytes == b->bytes && f->file_columns == b->columns &&
+              moek_weight_bytes(f, MOEK_WEIGHTS_BLOCKS, 3 * (size_t)b->columns) == 3 * (size_t)b->bytes, "%s", f->name);
+    }
+    CHECK(moek_block_of(16) == NULL && moek_format_of_file(16) == NULL, "iq2_xxs is served");
+    CHECK(moek_format_of_file(1)->number == format_of_t(MOEK_DTYPE_FP16) &&
+          moek_format_of_file(30)->number == format_of_t(MOEK_DTYPE_BF16), "F16 and BF16 of a file");
+    for (i = 0; i < FORMATS; i++) {
+        const moek_format *const f = format_at(i);
+        if (f->only_blocks) continue;
+        CHECK(moek_weight_bytes(f, 0, 512) == moek_element_bytes(f->w, 512), "%s: bytes of a row", f->name);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int d;
+    test_golden(argc > 1 ? argv[1] : "tests/data");
+    for (d = 0; d < DECODERS; d++) test_random(d), test_bits(d);
+    test_sizes();
+    return check_end();
+}

@@ -1,0 +1,190 @@
+/* test_digits.c -- products of integers (moek/kernel/digits.h) before anything is rounded to T: sums against double
+ * precision, by each set of instructions that this processor has, and their bits against those of plain C.  Without the
+ * third digits the same bounds must fail.
+ *
+ *   cc -std=c99 -O2 -Iinclude tests/rows/test_digits.c -lm -o test_digits && ./test_digits */
+#include "moek.h"
+#include "moek/kernel/digits.h"
+#include "moek/kernel/avx512.h"
+#include "moek/kernel/neon.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include "../check.h"
+#include "../oracle/ref.h"
+
+enum { NORMAL, OUTLIERS, SUBNORMAL, SMALL_BESIDE, EQUAL, KINDS };       /* of x */
+enum { ROWS = 4, N = 8, MOST_K = 4096 };
+typedef struct sum_case { int quant, block, dtype, kind, k, offset, zeros; } sum_case;
+
+static uint8_t w[N * MOST_K], zero[N * 256];
+static uint16_t x[ROWS * MOST_K];
+static float w_scale[N * 256], x_scale[ROWS * 256];
+static double wanted[N][ROWS], bound[N][ROWS];
+
+/* Of x an element; the code of its format. */
+static double number_of(const sum_case *c, int i)
+{
+    const double normal = rng_normal();
+    switch (c->kind) {
+    case OUTLIERS:     return i % 97 == 5 ? 4096 * normal : normal;
+    case SUBNORMAL:    return ldexp(normal, c->dtype == MOEK_DTYPE_FP16 ? -19 : -128);
+    case SMALL_BESIDE: return ldexp(normal, -(int)rng_below(14));
+    case EQUAL:        return rng_below(2) ? 1.9921875 : -1.9921875;     /* all mantissa bits of bf16 */
+    default:           return normal;
+    }
+}
+static void fill(const sum_case *c, const moek_format *f)
+{
+    const ref_number *const of_x = ref_element(f->x, c->dtype), *const of_w = ref_element(f->w, c->dtype);
+    const ref_number *const type = ref_scale_type(f->w_scale.type, c->dtype);
+    int i;
+    for (i = 0; i < ROWS * c->k; i++) ref_put(of_x, x, (size_t)i, number_of(c, i) * (f->x_bits < 16 ? 30 : 1));
+    for (i = 0; i < N * c->k; i++) ref_put_code(of_w, w, (size_t)i, (unsigned)rng_below(1 << of_w->width));
+    for (i = 0; i < N * 256; i++) ref_put(type, w_scale, (size_t)i, 0.01 * (0.5 + rng_uniform()));
+    for (i = 0; i < ROWS * 256; i++) x_scale[i] = 0.5f + rng_uniform();
+    for (i = 0; i < N * 256; i++) zero[i] = (uint8_t)rng_below(256);
+}
+/* wanted and bound: of the contract, 2^-22 of each product with the largest |x| of its 32 columns for the digits, and
+ * 2^-24 for each f32 sum. */
+static void reference(const sum_case *c, const moek_digits_ *d)
+{
+    const moek_format *const f = &d->f;
+    const ref_number *const of_x = ref_element(f->x, c->dtype), *const of_w = ref_element(f->w, c->dtype);
+    const ref_number *const type = ref_scale_type(f->w_scale.type, c->dtype);
+    const int columns = f->w_scale.columns, groups = columns ? (d->all + columns - 1) / columns : 1;
+    const int x_columns = f->x_scale.columns, x_groups = x_columns ? (d->all + x_columns - 1) / x_columns : 1;
+    const size_t zero_row = (size_t)(groups + 1) / 2;
+    int j, r, k, i;
+    for (j = 0; j < N; j++)
+        for (r = 0; r < ROWS; r++)
+            for (wanted[j][r] = bound[j][r] = 0, k = 0; k < d->all; k += 16) {
+                const int begin = k / 32 * 32;
+                double top = 0, by = 1;
+                for (i = begin; i < begin + 32; i++)
+                    if (i >= d->offset && i < d->all)
+                        top = fmax(top, fabs(ref_get(of_x, x, (size_t)(r * c->k + i - d->offset))));
+                if (columns)
+                    by = ref_get(type, w_scale, (size_t)(j * groups + k / columns));
+                if (x_columns) by *= x_scale[r * x_groups + k / x_columns];
+                else if (d->early) by *= x_scale[r];
+                for (i = k < d->offset ? d->offset : k; i < k + 16 && i < d->all; i++) {
+                    const size_t at = (size_t)(i - d->offset);
+                    double v = ref_get(of_w, w, (size_t)(j * c->k) + at);
+                    if (d->more && d->more->zero[0]) {
+                        const int g = columns ? k / columns : 0;
+                        v -= (int)(zero[(size_t)j * zero_row + (size_t)g / 2] >> 4 * (g % 2) & 15) - 8;
+                    }
+                    wanted[j][r] += v * by * ref_get(of_x, x, (size_t)(r * c->k) + at);
+                    bound[j][r] += fabs(v * by) * top * (ldexp(1, -22) + (d->all / 32.0 + 3) * ldexp(1, -24));
+                }
+            }
+}
+/* The worst sum in parts of its bound; *l2: relative, of all. */
+static double worst_of(double (*sum)[MOEK_X_RUNS], int rows, int first, double *l2)
+{
+    double worst = 0, off = 0, all = 0;
+    int j, r;
+    for (j = 0; j < N; j++)
+        for (r = 0; r < rows; r++) {
+            const double e = sum[j][r] - wanted[j][first + r];
+            const double part = bound[j][first + r] > 0 ? fabs(e) / bound[j][first + r] : e != 0 ? 1e9 : 0;
+            if (!(part <= worst)) worst = part;
+            off += e * e;
+            all += wanted[j][first + r] * wanted[j][first + r];
+        }
+    *l2 = all > 0 ? sqrt(off / all) : 0;
+    return worst;
+}
+static uint32_t two_digits(moek_x_chunk_ *to, const float *from, int element, int zeros, uint32_t *top)
+{
+    moek_encode_plain_(to, from, element, zeros, top);
+    memset(to->digit[2], 0, sizeof to->digit[2]);
+    memset(to->less[1], 0, sizeof to->less[1]);
+    return 0;
+}
+static const struct { const moek_set_ *set; int arch; const char *name; } sets[] = {
+    { &moek_set_cpu_, MOEK_ARCH_CPU, "plain C" },
+#if MOEK_HAVE_X86_
+    { &moek_set_avx2_, MOEK_ARCH_AVX2, "avx2" }, { &moek_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
+#elif MOEK_HAVE_NEON_
+    { &moek_set_neon_, MOEK_ARCH_NEON, "neon" }
+#endif
+};
+static int seen_two, failed_two;                       /* cases where two digits do not do, and where that showed */
+static double largest, largest_l2;
+static void sums(const sum_case *c)
+{
+    static double plain[N][MOEK_X_RUNS], made[N][MOEK_X_RUNS];
+    moek_gemm_more_args args, found;
+    moek_set_ less = moek_set_cpu_;
+    moek_digits_ d;
+    double worst, l2;
+    size_t i;
+    int rows, first, j, r;
+    memset(&args, 0, sizeof args);
+    args.gemm.n = args.gemm.w_rows = N; args.gemm.k = c->k; args.gemm.k_offset = c->offset; args.gemm.dtype = c->dtype;
+    args.gemm.a = x; args.gemm.w = w; args.gemm.w_scale = w_scale; args.gemm.a_scale = x_scale;
+    args.gemm.rows = ROWS; args.w_zero = c->zeros ? zero : NULL;
+    d = moek_digits_of_(&args, &found, &moek_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
+    fill(c, &d.f);
+    reference(c, &d);
+    moek_digits_dots_(&d, 0, 0, ROWS, 0, N, plain);
+    worst = worst_of(plain, ROWS, 0, &l2);
+    CHECK(worst <= 1 && (c->kind == SUBNORMAL || l2 <= 1e-6), "%s:%d T %d kind %d k %d offset %d zeros %d: %.3f of the "
+          "bound, relative L2 %.2e", d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros, worst, l2);
+    if (worst > largest) largest = worst;
+    if (l2 > largest_l2) largest_l2 = l2;
+    for (i = 0; i < sizeof sets / sizeof *sets; i++)
+        for (rows = 1; rows <= ROWS && !moek_lacks_(sets[i].arch); rows++)
+            for (first = 0; first + rows <= ROWS; first += rows) {
+                int other = 0;
+                d.set = sets[i].set;
+                moek_digits_dots_(&d, 0, first, rows, 0, N, made);
+                for (j = 0; j < N; j++)
+                    for (r = 0; r < rows; r++) other += memcmp(&made[j][r], &plain[j][first + r], sizeof(double)) != 0;
+                CHECK(!other, "%s:%d T %d kind %d k %d offset %d zeros %d: %s, %d rows: %d sums have other bits",
+                      d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros, sets[i].name, rows, other);
+            }
+    less.encode = two_digits;
+    d.set = &less;
+    moek_digits_dots_(&d, 0, 0, ROWS, 0, N, made);
+    worst = worst_of(made, ROWS, 0, &l2);
+    if (c->kind <= OUTLIERS && c->k >= 1024 && d.f.x_bits == 16) seen_two++, failed_two += l2 > 1e-6;
+}
+/* All kinds of x, sizes, T, offsets and zero points, of a format with so many columns of a scale, where it leaves these
+ * open. */
+static void format_with_columns(const moek_format *f, int block)
+{
+    static const int ks[] = { 2048, 32, 2, 130, 1408, 4096, 2880 };
+    const int columns = f->blocks ? block : f->w_scale.columns;
+    sum_case c;
+    int i;
+    c.quant = f->number; c.block = block;
+    for (c.kind = 0; c.kind < KINDS; c.kind++)
+        for (i = 0; i < (int)(sizeof ks / sizeof *ks); i++)
+            for (c.dtype = MOEK_DTYPE_BF16; c.dtype <= MOEK_DTYPE_FP16; c.dtype++) {
+                c.k = ks[i];
+                c.offset = columns && i % 3 == 1 ? columns - 2 : 0;
+                c.zeros = f->zero && (i + c.kind) % 2;
+                sums(&c);
+            }
+}
+int main(void)
+{
+    const moek_format *f = moek_digits_formats_, *const end = f + sizeof moek_digits_formats_ / sizeof *f;
+    size_t i;
+    int j;
+    for (; f < end; f++) {                             /* those that the rows serve, with x in T or e4m3 */
+        if (f->w != MOEK_ELEMENT_U4B8 && f->w != MOEK_ELEMENT_E2M1 && f->w != MOEK_ELEMENT_S8) continue;
+        if (f->x_bits < 8 || f->x == MOEK_ELEMENT_S8) continue;
+        for (j = 0; j < (f->blocks ? f->blocks : 1); j++) format_with_columns(f, f->blocks ? f->block[j] : 0);
+    }
+    CHECK(seen_two > 20 && failed_two == seen_two, "two digits alone were good enough in %d of %d cases",
+          seen_two - failed_two, seen_two);
+    for (i = 0; i < sizeof sets / sizeof *sets; i++)
+        if (moek_lacks_(sets[i].arch))
+            printf("%s: skipped, %s\n", sets[i].name, moek_lacks_(sets[i].arch)), check_skipped++;
+    printf("the worst sum: %.3f of its bound; relative L2 at most %.2e; two digits fail in %d of %d cases\n", largest,
+           largest_l2, failed_two, seen_two);
+    return check_end();
+}

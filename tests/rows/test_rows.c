@@ -1,0 +1,252 @@
+/* test_rows.c -- every row of the kernel table against ref.h, by operation.
+ *
+ *   cc -std=c99 -O2 -Iinclude tests/rows/test_rows.c -lm -o rows              the CPU rows
+ *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/rows/test_rows.c -o rows        those of this GPU, too
+ *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/rows/test_rows.c -o rows
+ *                                                        GPU rows on the CPU, in small cases:
+ *                                      those for sm80; for sm90 with -DMOEK_EMU_ARCH=90 '-DMOEK_WANT_ARCH(a)=((a)==90)'
+ *   ./rows [quick] [-jN] [-v] [WORD ...]        only rows whose name holds every word; -v: tells each case before it,
+ *                                      and when; quick: the quick set (quick.h); -j: in N processes (workers.h)
+ *
+ * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
+ * parts of what is allowed (where not all must be exact), and its seconds. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 199309L                        /* clock_gettime */
+#endif
+#ifdef MOEK_EMU
+#include "../emu/emu.h"
+#endif
+#ifndef MOEK_SPLIT
+#define MOEK_IMPLEMENTATION
+#endif
+#include "moek.h"
+#include "rows.h"
+#include "../quick.h"
+#include "../oracle/ref_check.h"
+#include "../workers.h"
+
+/* Emulation is 100 times slower: fewer and smaller cases, but each kind of them.  -DTEST_ALL: all the same. */
+#if (defined(MOEK_EMU) || defined(TEST_SMALL)) && !defined(TEST_ALL)
+enum { SMALL = 1 };
+#else
+enum { SMALL = 0 };
+#endif
+/* Of large cases, emulated: of a row for Hopper one of so many (of the quick set: fewer, of each format others), of
+ * others none. */
+static int always;                                     /* 1: this case is not left out */
+static int asked;                                      /* of the quick set: how often this was asked */
+static int leave_out(int i, int of)
+{
+    if (quick_set) i = asked++, of *= 5;
+    return SMALL && !always && (now.row->arch != 90 || i % of);
+}
+/* Until each_act_end: a case of each activation stays, in a layout that it has; 0: this one may be left out. */
+static int each_act(int i, int layout, int gated)
+{
+    return always = quick_row(now.row) && layout == MOEK_UP_HALVES + (gated ? i % MOEK_UP_APART : 0);
+}
+static void each_act_end(void) { always = 0; }
+static int turns;                                      /* begins elsewhere for each row: these leave out other cases */
+#define SAY(...) snprintf(now.what, sizeof now.what, __VA_ARGS__)
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+static void worse(double error) { if (error > now.worst || isnan(error)) now.worst = error; }
+
+/* ---- launched early ---------------------------------------------------------------------------------------------- */
+
+/* 1: this case is to run again, launched early behind a kernel that has not written its input yet. */
+#if MEM_CUDA
+static int late_can(void)
+{
+    int device, major = 0;
+    if (!mem_on_gpu(now.row->arch)) return 0;
+    mem_must(cudaGetDevice(&device));
+    mem_must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return major >= 9;
+}
+typedef struct late_array { unsigned char *at, *there; size_t bytes; } late_array;   /* an input, and what is in it */
+typedef struct late_arrays { late_array of[4]; int count; } late_arrays;
+/* A kernel that lets the next one begin at once, and writes only 20 us later what that one reads. */
+static __global__ void late_k(late_arrays late)
+{
+    size_t i;
+    int j;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+    for (i = 0; i < 20; i++) __nanosleep(1000);
+#endif
+    for (j = 0; j < late.count; j++)
+        for (i = threadIdx.x; i < late.of[j].bytes; i += blockDim.x) late.of[j].at[i] = late.of[j].there[i];
+}
+static late_arrays late;
+static void late_before(const void *args)
+{
+    int j;
+    (void)args;
+    for (j = 0; j < late.count; j++) {
+        mem_must(cudaMemcpy(late.of[j].there, late.of[j].at, late.of[j].bytes, cudaMemcpyDeviceToDevice));
+        mem_must(cudaMemset(late.of[j].at, 0xff, late.of[j].bytes));
+    }
+    mem_must(cudaDeviceSynchronize());
+    late_k<<<1, 1024, 0, (cudaStream_t)now.stream>>>(late);
+    mem_must(cudaGetLastError());
+}
+/* Until late_end: what `host` stands for, and lies at `there`, is late; up to three of them. */
+static void late_begin(const void *there, const void *host)
+{
+    static cudaStream_t stream;
+    late_array *const a = &late.of[late.count++];
+    if (!stream) mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    a->at = (unsigned char *)there;
+    a->bytes = rows_find(host)->bytes;
+    a->there = (unsigned char *)mem_alloc(now.row->arch, a->bytes);
+    now.before = late_before, now.stream = stream;
+}
+static void late_end(void)
+{
+    now.before = NULL, now.stream = NULL;
+    while (late.count) mem_free(now.row->arch, late.of[--late.count].there);
+}
+#else
+static int late_can(void) { return 0; }
+static void late_begin(const void *there, const void *host) { (void)there, (void)host; }
+static void late_end(void) {}
+#endif
+
+#include "steps.h"
+#include "quant.h"
+#include "gemm.h"
+#include "gemm_cases.h"
+#include "combine.h"
+#include "fused.h"
+
+/* ---- all rows ---------------------------------------------------------------------------------------------------- */
+
+/* A word stands in the name; one behind a minus does not. */
+static int wanted(const char *name, int words, char **word)
+{
+    int i;
+    for (i = 0; i < words; i++)
+        if (word[i][0] == '-' ? !!strstr(name, word[i] + 1) : !strstr(name, word[i])) return 0;
+    return 1;
+}
+/* Emulated, fragments that differ in the columns of a scale alone take turns: of four such formats and six heights of
+ * tile, each height once or twice, each format twice. */
+static int takes_turn(const moek_kernel *rows, const moek_kernel *k)
+{
+    const moek_kernel *of;
+    int height = 0, block = 0;
+    if (k->arch != 90 || !k->block || (k->op != MOEK_OP_UP && k->op != MOEK_OP_DOWN)) return 1;
+    for (of = rows; of < k; of++) {
+        if (of->op != k->op || of->quant != k->quant || of->arch != k->arch) continue;
+        height += of->block == k->block && of->m < k->m;
+        block += of->m == k->m;
+    }
+    return (height + block) % 3 == 0;
+}
+/* Names of the rows that are to run: words of the command line. */
+static int words_given;
+static char **words;
+static int asked_for(const moek_kernel *k)
+{
+    return wanted(k->name, words_given, words) && !(quick_set && !quick_row(k));
+}
+static int can_run(const moek_kernel *k) { return mem_can_run(k->arch) && k->launch(NULL, NULL) == MOEK_OK; }
+static int does_the_same(const moek_kernel *plain, const moek_kernel *k)
+{
+    return !plain->arch && k->arch && !mem_on_gpu(k->arch) && plain->op == k->op && plain->quant == k->quant &&
+           plain->hidden == k->hidden && plain->block == k->block &&
+           (plain->reads & k->reads) == plain->reads && asked_for(plain) && asked_for(k) && can_run(k);
+}
+/* Will this row of plain C be tested, and take that kernel for a set of instructions along?  The one of its height, if
+ * there is one. */
+static int takes_along(const moek_kernel *plain, const moek_kernel *k)
+{
+    int count, i;
+    const moek_kernel *const all = moek_kernels(&count);
+    if (!does_the_same(plain, k)) return 0;
+    for (i = 0; i < count && plain->m != k->m; i++) if (all[i].m == k->m && does_the_same(&all[i], k)) return 0;
+    return 1;
+}
+static void say_row(const char *name, int cases, double worst, const char *time, int failed)
+{
+    printf("%-44s %5d cases  worst %.3f", name, cases, worst);
+    if (now.worst_element > 0) printf(" (element %.3f)", now.worst_element);
+    printf(", %s  %s\n", time, check_failed == failed ? "ok" : "FAILED");
+#define SAY_ACT(NAME, name, number, gated) if (now.acts >> number & 1) printf(" %s", #name);
+    if (now.acts) {                                    /* tests/rows/cells.py reads both lines */
+        printf("acts of %s:", name);
+        MOEK_EACH_ACT(SAY_ACT)
+        printf("\n");
+    }
+}
+static void test_row(const moek_kernel *row)
+{
+    const int failed = check_failed;
+    char time[24];
+    int count, i;
+    const moek_kernel *const all = moek_kernels(&count);
+    memset(&now, 0, sizeof now);
+    memset(gemm_set, 0, sizeof gemm_set);
+    for (i = gemm_sets_there = 0; i < count; i++)
+        if (takes_along(row, &all[i]) && CHECK(gemm_sets_there < COUNT(gemm_set), "%s: too many sets", row->name))
+            gemm_set[gemm_sets_there++].row = &all[i];
+    now.row = row;
+    now.format = format_with(moek_format_of(row->quant), row->block);
+    now.start = seconds();
+    turns = row->m / 8 + 3 * row->quant, asked = 7 * row->quant;
+    rng_seed(1);                                       /* a row gives the same, whatever runs before it */
+    /* (The most seen: 1.30.) */
+    ref_products_error = row->arch == 90 && row->quant && format_quantizes(now.format) ? ldexp(1.5, -12) : 0;
+    ref_w_in_t = mem_on_gpu(row->arch);
+    ref_w_in_e4m3 = row->quant && gemm_in_fragments() && format_quantizes(now.format);
+    ref_w_unit = row->m >= 96 ? 0 : 128;               /* tall tiles: of the row up to there */
+    switch (row->op) {
+    case MOEK_OP_ROUTE:   test_route(); break;
+    case MOEK_OP_MAP:     test_map(); break;
+    case MOEK_OP_SORT:    test_sort(); break;
+    case MOEK_OP_QUANT:   test_quant(); break;
+    case MOEK_OP_UP:      test_up(); break;
+    case MOEK_OP_DOWN:    test_down(); break;
+    case MOEK_OP_COMBINE: test_combine(); break;
+    case MOEK_OP_REPACK:  test_repack(); break;
+    case MOEK_OP_EXPAND:  test_expand(); break;
+    case MOEK_OP_LAYER:   now.row->most_tokens ? test_layer_few() : test_layer(); break;
+    case MOEK_OP_MLP:     test_mlp(); break;
+    default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
+    }
+    snprintf(time, sizeof time, "%.1f s", seconds() - now.start);
+    say_row(row->name, now.cases, now.worst, time, failed);
+    for (i = 0; i < gemm_sets_there; i++)
+        say_row(gemm_set[i].row->name, gemm_set[i].cases, gemm_set[i].worst, "in that time", failed);
+    fflush(stdout);
+}
+static void test_rows(int argc, char **argv)
+{
+    int count, i, j, rows_named = 0;                   /* by more than an op */
+    const moek_kernel *const rows = moek_kernels(&count);
+    ref_check();
+    for (i = 1; i < argc; i++) rows_named |= argv[i][0] != '-' && strcmp(argv[i], "moek_up");
+    words_given = argc - 1, words = argv + 1;
+    for (i = 0; i < count; i++) {
+        if (!asked_for(&rows[i])) continue;
+        for (j = 0; j < count && !takes_along(&rows[j], &rows[i]); j++) continue;
+        if (j < count) continue;
+        if ((SMALL && !rows_named && !takes_turn(rows, &rows[i])) || !workers_take()) continue;
+        if (can_run(&rows[i])) test_row(&rows[i]);
+        else {
+            check_skipped++;
+            printf("%-44s skipped: not for this machine\n", rows[i].name);
+        }
+    }
+}
+int main(int argc, char **argv)
+{
+    int processes;
+    quick_word(&argc, &argv);
+    if (quick_set) rows_twice = 3;
+    processes = workers_word(&argc, &argv);
+    if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
+    workers_run(processes, test_rows, argc, argv);
+    return check_end();
+}
