@@ -860,7 +860,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         float weight[4] = {1, 1, 1, 1};
         moek_words_ x[FP8 ? FIRST : 1];
         int x_row, x_column, j;
-        int32_t id[MOEK_SELF_SORT / THREADS + 1];
+        int32_t id[(int)MOEK_SELF_SORT / THREADS + 1];
         int i;
         place of = { 0, 0, 0, 0, 0, 0 };
         block b;
