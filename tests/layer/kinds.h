@@ -239,13 +239,14 @@ static void test_tuned(void)
     int n, i;
     const moek_kernel *k = moek_kernels(&n);
     for (i = 0; i < n; i++) {
-        moek_config c = config_of(k[i].quant);
+        moek_config c;
         moek_plan plan;
         layer l;
         if (k[i].op != MOEK_OP_UP || mem_on_gpu(k[i].arch) != mem_on_gpu(layer_arch)) continue;
         if (layer_arch ? k[i].arch > layer_arch : k[i].launch(NULL, NULL) != MOEK_OK) continue;
         if (!(k[i].reads & MOEK_READS_CHECKPOINT)) continue;
         SKIP_IF_SMALL(quick_set && k[i].quant != FORMAT_BLOCKED);
+        c = config_of(k[i].quant);
         if (k[i].hidden) c.hidden = k[i].hidden;
         c.block = k[i].block;
         c.backend = 0;
