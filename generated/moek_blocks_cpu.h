@@ -6,6 +6,7 @@
  * the same bits as two steps do: those of ggml. */
 #ifndef MOEK_BLOCKS_CPU_H
 #define MOEK_BLOCKS_CPU_H
+#include "../include/moek/kernel/dots.h"
 
 MOEK_CPU_FN void moek_block_q4_0_(float *to, const uint8_t *b, int part)
 {
