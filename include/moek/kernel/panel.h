@@ -277,14 +277,17 @@ static MOEK_UNUSED void moek_panel_w_(const moek_panels_ *p, float *panel, int e
     in.scale = p->within ? scale : NULL; in.zero = at.zero ? zero : NULL;
     if (p->in_panels) {                                /* (nothing lies before k's begin but whole blocks) */
         const uint8_t *const from = at.w + (size_t)(k + begin - d->offset) * (size_t)(bits * MOEK_PANEL / 8);
-        in.words = (const uint32_t *)(const void *)from;
         for (i = 0; i < MOEK_PANEL_K * bits * 2; i += 64)
             MOEK_PREFETCH((uintptr_t)from + (uintptr_t)(MOEK_PANEL_K * bits * 2 + i));
-        in.k -= begin;
-        if (begin && grouped) in.scale = in.scale ? scale + begin / columns * MOEK_PANEL : NULL;
-        if (begin && grouped && in.zero) in.zero = zero + begin / columns * MOEK_PANEL;
-        p->set->decode(panel + begin * MOEK_WIDE, &in, d->f.w, 0);
-        memset(panel, 0, (size_t)(begin * MOEK_WIDE) * sizeof *panel);
+        for (i = 0; i < begin; i++) memset(panel + i * MOEK_WIDE, 0, MOEK_PANEL * sizeof *panel);
+        for (i = begin; i < n; i += in.k) {            /* the rest of a group that begins before k, then whole ones */
+            const int g = grouped ? i / columns : 0, within = grouped ? i % columns : 0;
+            in.k = within && columns - within < n - i ? columns - within : n - i;
+            in.words = (const uint32_t *)(const void *)(from + (size_t)(i - begin) * (size_t)(bits * MOEK_PANEL / 8));
+            in.scale = p->within ? scale + g * MOEK_PANEL : NULL;
+            in.zero = at.zero ? zero + g * MOEK_PANEL : NULL;
+            p->set->decode(panel + i * MOEK_WIDE, &in, d->f.w, 0);
+        }
         return;
     }
     for (r = 0; r < MOEK_PANEL; r++) {
