@@ -69,7 +69,7 @@
  * and the rank of the token adds them up in f32, ranks ascending (EXACT: k ascending, as one rank does), then shared_y,
  * and rounds to T once.  The same inputs give the same bits in every run, however ranks are timed.  EXACT gives the
  * bits of one rank that holds all experts, whatever R, where a token's o do not depend on the tokens beside it
- * (batch_invariant, or rows of arch cpu; fp8t: with x_scale and h_scale).  Before y is rounded, REDUCED is off from it
+ * (batch_invariant; fp8t: with x_scale and h_scale).  Before y is rounded, REDUCED is off from it
  * by at most 2^-8 (bf16; 2^-11 in fp16) of the sum of the partial sums' sizes; REDUCED_F32 by the order of f32 sums.
  *
  * ALL RANKS DO THE SAME: the same config and the same order of runs on a handle; only tokens and what is in them differ

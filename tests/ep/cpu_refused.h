@@ -435,7 +435,7 @@ static void test_wire(void)
         for (kind = 1; kind < MOEK_EP_KIND_COUNT_; kind++) {
             if (sample && quick && (i / 3 + kind) % 3) continue;       /* each flavour once */
             for (k = 0; k < 3; k++)
-                if (!fewer || (i + kind + k) % 3 == 0) wire_of(&all[i], kind, hidden[k]);
+                if (!fewer || (i + kind + k) % 3 == 0) wire_of(&all[i], kind, format_round_up(all[i].f, hidden[k]));
         }
 }
 

@@ -10,6 +10,8 @@ static scene *scene_new(int kind, int combine, int ranks, int quant)
     s->config.inter = format_round_up(moek_format_of(quant), INTER);
     s->config.experts = EXPERTS; s->config.topk = TOPK;
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
+    /* So that bits are those of one rank, which has more rows an expert. */
+    s->config.batch_invariant = combine == MOEK_EP_EXACT && !format_by_tensor(moek_format_of(quant));
     s->copies = 1;
     s->physical = EXPERTS;
     for (e = 0; e < EXPERTS; e++) s->logical[e] = e;
@@ -130,6 +132,7 @@ static scene *turn_of(int kind, int combine, int format, int turn)
     s->config.ue8m0 = is->ue8m0;
     s->config.block = format_block(is->f, turn + combine);
     s->options = is->options;
+    s->config.batch_invariant = combine == MOEK_EP_EXACT && !by_rank(s);
     if (!format_dtype(is->f)) s->config.dtype = format_dtype_in(is->f, rng_below(2));
     if (rng_below(4) == 0 && !by_rank(s)) give_replicas(s);
     if (placement == 1) s->group.placement = MOEK_EP_ROUND_ROBIN;
@@ -152,7 +155,8 @@ static void turn_once(int kind, int combine, int format, int turn)
         for (t = 0; t < s->total; t++) padding[t] = t % 4 == 1;
         if (!by_rank(s)) s->whole.args.is_padding = padding;
     }
-    if (rng_below(3) == 0) s->whole.args.shared_y = layer_new_t(&s->whole, (size_t)s->total * HIDDEN + 1, 1);
+    if (rng_below(3) == 0)
+        s->whole.args.shared_y = layer_new_t(&s->whole, (size_t)s->total * (size_t)s->config.hidden + 1, 1);
     checked(s, run_rank);
     forget(s);
 }

@@ -249,6 +249,7 @@ static void test_tuned(void)
         c = config_of(k[i].quant);
         if (k[i].hidden) c.hidden = k[i].hidden;
         c.block = k[i].block;
+        c.cpu = mem_on_gpu(k[i].arch) ? 0 : k[i].arch;         /* (plain C may be as fast as a set) */
         c.backend = 0;
         c.exclude = layer_arch ? 1u << MOEK_BACKEND_CPU : MOEK_BACKENDS_GPU;
         if (layer_arch == 80) c.exclude |= 1u << MOEK_BACKEND_SM90;

@@ -162,12 +162,12 @@ static void spoil_once(int quant, int turn, int state)
             if (kind < 2) logits[5] = kind ? INFINITY : NAN;
             if (!layer_run(&l, moek_run)) continue;
             layer_check_route(&l);
-            got = (uint16_t *)layer_got(&l, l.args.y) + AT * HIDDEN;
-            for (j = 0; j < HIDDEN; j++) {
+            got = (uint16_t *)layer_got(&l, l.args.y) + AT * (size_t)c.hidden;
+            for (j = 0; j < c.hidden; j++) {
                 const double v = ref_get_t(got, (size_t)j, l.config.dtype);
                 wrong += kind < 2 ? !isnan(v) : v != 0;
             }
-            memcpy(got, y + AT * HIDDEN, 2 * HIDDEN);
+            memcpy(got, y + AT * (size_t)c.hidden, 2 * (size_t)c.hidden);
             CHECK(!wrong, "%s: %d entries do not show a softmax that is none, kind %d", l.what, wrong, kind);
             CHECK(!memcmp(layer_got(&l, l.args.y), y, layer_y_bytes(&l)), "%s: a token's logits reach others, kind %d",
                   l.what, kind);

@@ -77,15 +77,18 @@ static const char *model_of(const char *folder, char path[PATH])
     if (stat(path, &s)) snprintf(path, PATH, "%s", folder);
     return path;
 }
-/* The type of the experts of a file; NULL: moek has no kernels for it. */
+/* The type of the experts of a file; NULL: moek, or this build of it, has no kernels for it. */
 static const gguf_type *experts_of(const char *path)
 {
     gguf g;
     const gguf_tensor *t;
     const gguf_type *type = NULL;
+    const moek_kernel *k;
+    int i, n;
     if (!CHECK(gguf_open(&g, path) && (t = gguf_part(&g, 0, "ffn_down_exps.weight")) != NULL, "%s: %s", path, g.why))
         return NULL;
-    if (gguf_quant(t->type)) type = t->type;
+    k = moek_kernels(&n);
+    for (i = 0; i < n; i++) if (k[i].quant && k[i].quant == gguf_quant(t->type)) type = t->type;
     gguf_close(&g);
     return type;
 }

@@ -286,6 +286,7 @@ static void test_expanded(void)
         c.hidden = c.inter = 256;
         c.weight_layout = MOEK_WEIGHTS_TILED, c.expand_weights = 1;
         c.block = f->blocks ? f->block[0] : 0;
+        if (f->only_blocks) continue;                  /* these have no tiled order */
         if (!f->expands) {
             CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "expand_weights"), "%s: %s", f->name,
                   plan.why);
