@@ -39,6 +39,7 @@ static void route_more(int routing, int normalize, int turn)
     c.logits_dtype = turn % 4;
     c.format = turn / 2 % 2;
     c.shared_slots = turn % 3;
+    c.batch_invariant = !layer_arch;                   /* chunks: many rows have another kernel on CPUs, too */
     if (!sparse) c.groups = 4, c.topk_groups = 2, c.group_score = turn / 3 % 3;
     if (sums) c.router_eps = 0.25f;
     layer_new(&l, &c, LAYER_LOGITS, TOKENS);
@@ -204,6 +205,7 @@ static void test_hash_routing(void)
         int i;
         c.shared_slots = turn;
         c.routing = turn == 1 ? MOEK_ROUTE_TOPK_SOFTMAX : turn ? MOEK_ROUTE_SIGMOID_RENORM : MOEK_ROUTE_SOFTMAX;
+        c.batch_invariant = !layer_arch;
         layer_new(&l, &c, LAYER_LOGITS, TOKENS);
         l.w.router_table = table = layer_new_i32(&l, ROWS * TOPK);
         l.w.router_table_rows = ROWS;
@@ -478,6 +480,7 @@ static void test_padding(void)
         int i, t, wrong = 0;
         SKIP_IF_SMALL(turn == 0 || turn == 3);
         c.format = turn % 2;
+        c.batch_invariant = !layer_arch;
         layer_new(&l, &c, turn / 2 ? LAYER_LOGITS : 0, TOKENS);
         l.args.is_padding = padding = (unsigned char *)layer_array_new(&l, TOKENS, LAYER_IN);
         for (t = 0; t < TOKENS; t++) padding[t] = t % 3 == 0;
