@@ -40,7 +40,7 @@ template <int THREADS> struct moek_sort_block_ {
         const int begin = warp * stretch < a.slots ? warp * stretch : a.slots;
         const int end = begin + stretch < a.slots ? begin + stretch : a.slots;
         const int aligned = ((size_t)a.ids & 15) == 0;
-        const int keeps = stretch <= KEPT * STEP && !marks;
+        const int keeps = stretch <= (int)KEPT * STEP && !marks;
         int32_t *const my_count = count + lane % COPIES * a.experts;
         uint64_t hits = 0;                             /* keeps: four bits a step, which ids are this block's */
         int32_t id[DEPTH][4];
@@ -54,7 +54,7 @@ template <int THREADS> struct moek_sort_block_ {
         /* 1. How many slots has each expert below mine, how many have I? */
         for (i = tid; lists && i < COPIES * a.experts; i += threads) count[i] = 0;
         __syncthreads();
-        for (slot = begin; slot < end; slot += DEPTH * STEP) {
+        for (slot = begin; slot < end; slot += (int)DEPTH * STEP) {
             #pragma unroll
             for (d = 0; d < DEPTH; d++)
                 load4(id[d], a.ids, slot + d * STEP + 4 * lane, end, aligned);
