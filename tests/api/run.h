@@ -379,7 +379,7 @@ static void repack_back(const moek_plan *p, repacker repack, const char *what, s
 {
     enum { GUARD = 64 };
     const size_t all = bytes + 2 * GUARD;
-    unsigned char *const a = (unsigned char *)malloc(3 * all), *const b = a + all, *const again = b + all;
+    unsigned char *const a = (unsigned char *)mem_alloc(0, 3 * all), *const b = a + all, *const again = b + all;
     size_t i;
     for (i = 0; i < all; i++) a[i] = (unsigned char)rng_u32();
     memset(b, 0x5a, 2 * all);
@@ -390,7 +390,7 @@ static void repack_back(const moek_plan *p, repacker repack, const char *what, s
     for (i = 0; i < GUARD; i++)
         CHECK(b[i] == 0x5a && b[all - 1 - i] == 0x5a && again[i] == 0x5a && again[all - 1 - i] == 0x5a,
               "%s: wrote outside", what);
-    free(a);
+    mem_free(0, a);
 }
 /* MOEK_WEIGHTS_PANELS: all that is repacked of a format, whatever the activation and the order of gate and up. */
 static void test_panels_of(const moek_format *f, int block, int up_layout, int act, int offset)
