@@ -336,27 +336,6 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
 
     /* ---- consumers: h and y -------------------------------------------------------------------------------------- */
 
-    /* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], gated of what lies first in memory and of
-     * the other, columns 2q and 2q + 1 of each 8 rows of a. */
-    MOEK_DEVICE void scaled(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
-    {
-        float bias[2] = {0, 0};
-        int i;
-        if (a->bias)
-            #pragma unroll
-            for (i = 0; i < 2; i++)
-                bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]],
-                                       dtype);
-        if constexpr (BY_TENSOR) {
-            const float s = *MOEK_F32_(a->a_scale);
-            const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
-            #pragma unroll
-            for (i = 0; i < M / 2; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
-        } else {
-            #pragma unroll
-            for (i = 0; i < M / 2; i++) sum[i] += bias[i / 2 % 2];
-        }
-    }
     /* Rows of h in `page`, 128 columns each -> down.a, FP8 quantized; from number `first` of the tile on, or, not
      * gated, half as many of two groups of columns.  8 lanes a row. */
     MOEK_DEVICE void store_rows(const params *p, const unsigned char *page, const tile *at, int first, int gated,
@@ -428,7 +407,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
                     const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
                     w_row[i] = column * a->halves.step;
                 }
-                scaled(a, sum[b], at->e, w_row, dtype);
+                moek_scale_sums_(a, sum[b], M, BY_TENSOR, at->e, w_row, dtype);
                 moek_act_sums_<M>(a, sum[b], swapped);
             }
         }
@@ -470,7 +449,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         for (b = 0; b < 2; b++) {
             const int j = at->j0 + 128 * mine + 64 * b + 16 * warp;
             const int w_row[2] = { min(j + g, n - 1), min(j + g + 8, n - 1) };
-            scaled(a, sum[b], at->e, w_row, dtype);
+            moek_scale_sums_(a, sum[b], M, BY_TENSOR, at->e, w_row, dtype);
             #pragma unroll
             for (i = 0; i < M / 8; i++) {              /* now a lane has a row of a, and two columns */
                 const int r = at->row0 + 8 * i + g, row = to ? to[8 * i + g] : r;

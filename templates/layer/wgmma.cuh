@@ -234,28 +234,6 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         }
     }
 
-    /* Scale and bias of 64 rows of w: sum is of rows w_row[0] and w_row[1], gated of what lies first in memory and of
-     * the other, columns 2q and 2q + 1 of each 8 rows of a. */
-    MOEK_DEVICE void scaled(const moek_gemm_args *a, float *sum, int e, const int *w_row, int dtype)
-    {
-        float bias[2] = {0, 0};
-        int i;
-        if (a->bias)
-            #pragma unroll
-            for (i = 0; i < 2; i++)
-                bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]],
-                                       dtype);
-        if constexpr (BY_TENSOR) {
-            const float s = *MOEK_F32_(a->a_scale);
-            const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
-            #pragma unroll
-            for (i = 0; i < M / 2; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
-        } else {
-            #pragma unroll
-            for (i = 0; i < M / 2; i++) sum[i] += bias[i / 2 % 2];
-        }
-    }
-
     /* h of a tile -> down.a, FP8 quantized.  BLOCKED: row_max: shared, [M][8 warps]. */
     MOEK_DEVICE void up_finish(const params *p, float (*sum)[M / 2],
                                const tile *at, float *row_max, int mine, int dtype)
@@ -277,7 +255,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
                 const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
                 w_row[i] = column * a->halves.step;
             }
-            scaled(a, sum[b], at->e, w_row, dtype);
+            moek_scale_sums_(a, sum[b], M, BY_TENSOR, at->e, w_row, dtype);
             moek_act_sums_<M>(a, sum[b], swapped);
             #pragma unroll
             for (i = 0; i < M / 8; i++) {       /* now a lane has a row of a, and two columns */
@@ -349,7 +327,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         for (b = 0; b < 2; b++) {
             const int j = at->j0 + 128 * mine + 64 * b + 16 * warp;
             const int w_row[2] = { min(j + g, n - 1), min(j + g + 8, n - 1) };
-            scaled(a, sum[b], at->e, w_row, dtype);
+            moek_scale_sums_(a, sum[b], M, BY_TENSOR, at->e, w_row, dtype);
             #pragma unroll
             for (i = 0; i < M / 8; i++) {       /* now a lane has a row of a, and two columns */
                 const uint32_t low = moek_transpose_(moek_to_t2_(sum[b][4 * i], sum[b][4 * i + 1], dtype));

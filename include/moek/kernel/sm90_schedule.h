@@ -332,6 +332,28 @@ MOEK_DEVICE int moek_split_k_reduce_s32_(const moek_gemm_args *a, const moek_wor
     return 0;
 }
 
+/* Scale and bias of 64 rows of w, for m rows of a: sum is of rows w_row[0] and w_row[1], gated of what lies first in
+ * memory and of the other, columns 2q and 2q + 1 of each 8 rows of a.  by_tensor: a has a scale, and an expert's w. */
+MOEK_DEVICE void moek_scale_sums_(const moek_gemm_args *a, float *sum, int m, int by_tensor, int e, const int *w_row,
+                                  int dtype)
+{
+    float bias[2] = {0, 0};
+    int i;
+    if (a->bias)
+        #pragma unroll
+        for (i = 0; i < 2; i++)
+            bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]],
+                                   dtype);
+    if (by_tensor) {
+        const float s = *MOEK_F32_(a->a_scale);
+        const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
+        #pragma unroll
+        for (i = 0; i < m / 2; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
+    } else {
+        #pragma unroll
+        for (i = 0; i < m / 2; i++) sum[i] += bias[i / 2 % 2];
+    }
+}
 /* By a warp: sums of its 16 rows of w, times m rows of a, to out [rows][n] in T, from column j on.  A lane has columns
  * g and g + 8 (gated: g alone) of rows 2q and 2q + 1 of each 8 of a.  rows: where rows of a go, or -1.  page: 512 bytes
  * of shared memory, from m = 64 on. */
