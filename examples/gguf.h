@@ -502,23 +502,15 @@ static const gguf_route gguf_routes[] = {
     { "gpt-oss", MOEK_ROUTE_TOPK_SOFTMAX, 0, MOEK_SWIGLUOAI }, { "deepseek2", 0, 1, MOEK_SILU },
     { "glm4moe", 0, 2, MOEK_SILU }
 };
-/* The format in which moek runs experts of a type; 0: there is none in this build.  That of blocks has their name. */
+/* The format in which moek runs experts of a type; 0: there is none in this build.  f32 is rounded to bf16. */
 static inline int gguf_quant(const gguf_type *t)
 {
-    char name[32];
-    const char *other;
-    int quant, i;
-    if (t->way == GGUF_ROUNDED || !strcmp(t->name, "bf16")) return quant = MOEK_BF16;
-    if (t->way == GGUF_PLAIN) return quant = MOEK_FP16;
-    if (t->way == GGUF_MXFP4) return quant = MOEK_MXFP4_A16;
-    if (t->way == GGUF_NVFP4) return quant = MOEK_NVFP4_A16;
-    for (i = 0; t->name[i]; i++) name[i] = t->name[i] == 'K' ? 'k' : t->name[i];
-    strcpy(name + i, "_a16");
-    for (quant = 1; t->way == GGUF_BLOCKS && quant < 256; quant++) {
-        other = moek_quant_name(quant);
-        if (other && !strcmp(other, name)) return quant;
-    }
-    return 0;
+    enum { BF16 = 30 };
+    const moek_format *const f = moek_format_of_file(t->way == GGUF_ROUNDED ? BF16 : t->number);
+    int quant = f && t->way != GGUF_NOT ? f->number : 0;
+    if (t->way == GGUF_MXFP4) quant = MOEK_MXFP4_A16;
+    if (t->way == GGUF_NVFP4) quant = MOEK_NVFP4_A16;
+    return quant;
 }
 static inline int gguf_no_format(gguf *g, const gguf_tensor *t)
 {
