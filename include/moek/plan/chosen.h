@@ -2,7 +2,7 @@
  * moek_describe: these fields may change in any version. */
 #ifndef MOEK_CHOSEN_H
 #define MOEK_CHOSEN_H
-#include "../format.h"
+#include <stddef.h>
 
 struct moek_kernel;
 
@@ -13,7 +13,6 @@ typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so ma
 enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
 
 typedef struct moek_chosen {
-    const moek_format *format;        /* of config.quant                                                              */
     const struct moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x and of h                         */
     const struct moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
     const struct moek_kernel *layer[MOEK_MAX_TILES];

@@ -364,10 +364,7 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
         o->why = &t;
         if (!c->backend && c->exclude & 1u << b->number) moek_append_(&t, "excluded by config.exclude");
         else if ((status = moek_try_(o, b, plan)) == MOEK_OK) status = moek_check_demanded_(o, plan);
-        if (status != MOEK_OK) {                       /* nothing of it stays */
-            memset(&plan->chosen, 0, sizeof plan->chosen);
-            plan->chosen.format = moek_format_of(c->quant);
-        }
+        if (status != MOEK_OK) memset(&plan->chosen, 0, sizeof plan->chosen);   /* nothing of it stays */
         moek_append_(log, "%s: %s\n", b->name, status == MOEK_OK ? "taken" : reason);
         if (status == MOEK_OK && b->number == MOEK_BACKEND_CPU) moek_append_sets_(o, log);
         if (status == MOEK_OK || (b->number == MOEK_BACKEND_USER && !c->experts_impl && !c->backend)) continue;
@@ -388,7 +385,6 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     memset(o, 0, sizeof *o);
     if (!config) MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config is NULL");
     *c = *config;
-    plan->chosen.format = moek_format_of(c->quant);
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_block_(c, why)) != MOEK_OK ||
         (status = moek_check_weights_(c, why)) != MOEK_OK ||
