@@ -281,8 +281,8 @@ static MOEK_UNUSED void moek_panel_w_(const moek_panels_ *p, float *panel, int e
             MOEK_PREFETCH((uintptr_t)from + (uintptr_t)(MOEK_PANEL_K * bits * 2 + i));
         for (i = 0; i < begin; i++) memset(panel + i * MOEK_WIDE, 0, MOEK_PANEL * sizeof *panel);
         for (i = begin; i < n; i += in.k) {            /* the rest of a group that begins before k, then whole ones */
-            const int g = grouped ? i / columns : 0, within = grouped ? i % columns : 0;
-            in.k = within && columns - within < n - i ? columns - within : n - i;
+            const int g = grouped ? i / columns : 0, left = grouped && i % columns ? columns - i % columns : n;
+            in.k = left < n - i ? left : n - i;
             in.words = (const uint32_t *)(const void *)(from + (size_t)(i - begin) * (size_t)(bits * MOEK_PANEL / 8));
             in.scale = p->within ? scale + g * MOEK_PANEL : NULL;
             in.zero = at.zero ? zero + g * MOEK_PANEL : NULL;
