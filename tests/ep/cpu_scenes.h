@@ -10,8 +10,6 @@ static scene *scene_new(int kind, int combine, int ranks, int quant)
     s->config.inter = format_round_up(moek_format_of(quant), INTER);
     s->config.experts = EXPERTS; s->config.topk = TOPK;
     s->config.quant = quant; s->config.act = MOEK_SILU; s->config.max_tokens = MOST;
-    /* So that bits are those of one rank, which has more rows an expert. */
-    s->config.batch_invariant = combine == MOEK_EP_EXACT && !format_by_tensor(moek_format_of(quant));
     s->copies = 1;
     s->physical = EXPERTS;
     for (e = 0; e < EXPERTS; e++) s->logical[e] = e;
@@ -85,12 +83,19 @@ static void give_replicas(scene *s)
     }
     say(s, "replicas");
 }
+/* Scales of a rank's own rows: no padding, nor another rank's tokens, may be among them. */
+static int by_rank(const scene *s)
+{
+    return format_by_tensor(moek_format_of(s->config.quant)) && !(s->options & LAYER_STATIC);
+}
 
 /* The config of one rank has no replicas: they are copies. */
 static int whole_of(scene *s)
 {
-    const moek_config c = s->config;
+    moek_config c;
     int ok;
+    s->config.batch_invariant = s->group.combine == MOEK_EP_EXACT && !by_rank(s);      /* bits are compared */
+    c = s->config;
     s->config.physical_experts = s->config.max_replicas = 0;
     ok = one_rank(s);
     s->config = c;
@@ -115,11 +120,6 @@ static int flavours(flavour *to)                       /* or NULL; returns how m
     }
     return n;
 }
-/* Scales of a rank's own rows: no padding, nor another rank's tokens, may be among them. */
-static int by_rank(const scene *s)
-{
-    return format_by_tensor(moek_format_of(s->config.quant)) && !(s->options & LAYER_STATIC);
-}
 static scene *turn_of(int kind, int combine, int format, int turn)
 {
     static flavour all[3 * FORMATS];
@@ -132,7 +132,6 @@ static scene *turn_of(int kind, int combine, int format, int turn)
     s->config.ue8m0 = is->ue8m0;
     s->config.block = format_block(is->f, turn + combine);
     s->options = is->options;
-    s->config.batch_invariant = combine == MOEK_EP_EXACT && !by_rank(s);
     if (!format_dtype(is->f)) s->config.dtype = format_dtype_in(is->f, rng_below(2));
     if (rng_below(4) == 0 && !by_rank(s)) give_replicas(s);
     if (placement == 1) s->group.placement = MOEK_EP_ROUND_ROBIN;
