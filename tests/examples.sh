@@ -21,10 +21,10 @@ awk '/^```/ { name = ""; first = /^```c$/; next }
 [ -f recipe_bf16.c ] || { failed=1; echo "FAILED   docs/models.md: there is no recipe_bf16.c in it"; }
 [ -f engine.c ] || { failed=$((failed + 1)); echo "FAILED   README.md: there is no engine.c in it"; }
 
-# The commands of a file: lines of its head comment that start with a compiler, with what they continue on.
+# The commands of a file: indented lines of its head comment that start with a compiler, with what they continue on.
 commands() {
     sed -n '1,20{s/^\(\/\/\| \*\)//;s/ *(your GPU here).*//;s/ *\*\/$//;p;}' "$1" | awk '
-        /^ +(cc|c\+\+|nvcc|python3) / { if (c) print c; c = $0; next }
+        /^  +(cc|c\+\+|nvcc|python3) / { if (c) print c; c = $0; next }
         c && /^        +[^ ]/ { sub(/\\$/, "", c); sub(/^ +/, " "); c = c $0; next }
         c { print c; c = "" }
         END { if (c) print c }' | sed 's/\\$//'

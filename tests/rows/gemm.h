@@ -54,7 +54,7 @@ static int row_does(int trait) { return (now.row->traits & trait) != 0; }
 
 /* Kernels for sets of instructions of CPUs that do what the row does, which is plain C: they take its cases, for most
  * of the time goes into the oracle.  Blocks of such a kernel, where its height is another. */
-static struct { const moek_kernel *row; double worst; int cases; } gemm_set[6];
+static struct gemm_set { const moek_kernel *row; double worst; int cases; } gemm_set[6];
 static int gemm_sets_there;
 static moek_sort_args gemm_set_blocks;
 
