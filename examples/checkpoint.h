@@ -28,7 +28,7 @@
  *                act: that of hidden_act; 0, which moek refuses, where checkpoint.h does not know the name: set it.
  *                Some models mean more than the name says (docs/models.md)
  *     fp8        a scale a matrix: fp8t, if gate's is up's in all experts of the layer; else fp8c, whose rows have the
- *                scale of their matrix: exactly the same weights.  (fp8t with MOEK_UP_APART has two scales, too.)
+ *                scale of their matrix: exactly the same weights.  (fp8t with MOEK_UP_SEPARATE has two scales, too.)
  *     act-order  of down: rows of gate and up take the order (moek_import_order); of gate and up: refused            */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
@@ -505,7 +505,7 @@ static inline int checkpoint_config(checkpoint *c, checkpoint_layer *l)
     m->dtype = json_is(type, "float16") ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     if (f->w_bits == 16) m->dtype = f->w == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     m->up_layout = l->names->interleaved ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
-    if (f->w_scale.rows > 1 && which == MOEK_MATRIX_UP) m->up_scales = MOEK_UP_SCALES_APART;   /* quantized apart */
+    if (f->w_scale.rows > 1 && which == MOEK_MATRIX_UP) m->up_scales = MOEK_UP_SCALES_SEPARATE;   /* quantized apart */
     if (l->format->source == MOEK_FROM_FP8_TENSOR && !checkpoint_one_number(c, l, l->format->scale))
         m->quant = f->x_bits < 16 ? MOEK_FP8C : MOEK_FP8C_A16;
     if (l->names->cut && l->format->global && !checkpoint_one_number(c, l, l->format->global))

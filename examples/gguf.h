@@ -583,7 +583,7 @@ static inline int gguf_shapes(gguf *g, gguf_layer *l)
         return say(g->why, "of %s and %s one has a bias", gguf_shown(gate->name, name), gguf_shown(up->name, other));
     c->quant = gguf_quant(up->type);
     c->dtype = moek_format_of(c->quant)->w == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-    if (gate) c->up_layout = MOEK_UP_APART;
+    if (gate) c->up_layout = MOEK_UP_SEPARATE;
     else if (l->matrix[MOEK_MATRIX_GATE_UP]) c->up_layout = MOEK_UP_HALVES;
     return 1;
 }

@@ -55,7 +55,7 @@
  * (PACKED, compressed-tensors: weight_global_scale).
  * FP8_*: scales multiply, also where they are called weight_scale_inv.  FP8_TENSOR becomes any fp8 format with f32
  * scales: each of them is the tensor's.  fp8t has one scale for gate and up, unless they lie apart: import gate first;
- * the report counts in scales_apart where the scale of up is another one, and the verdict refuses that.
+ * the report counts in scales_separate where the scale of up is another one, and the verdict refuses that.
  * PACKED_*: compressed-tensors pack-quantized; its symmetric int4 is moek's bytes.  INT4_SIGNED: two elements a byte,
  * two's complement, low half first.  INT4_BYTES, INT8_BYTES: an element a byte, as compressed-tensors stores integer
  * weights of quantized activations (naive-quantized, int-quantized).

@@ -24,7 +24,7 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 
 import moek_torch
 import moek_transformers
-from moek_torch import DTYPES, UP_SCALES_APART, settings
+from moek_torch import DTYPES, UP_SCALES_SEPARATE, settings
 
 _spec = importlib.util.spec_from_file_location("moek_names", settings["moek"] / "generated" / "moek_names.py")
 moek_names = importlib.util.module_from_spec(_spec)
@@ -356,7 +356,7 @@ class Fp8(Stacking, FineGrainedFP8HfQuantizer):
         return fp8_shapes
 
     def fields(self, name, module):
-        return {"up_scales": UP_SCALES_APART if module.has_gate and module.down_proj.shape[2] % 128 else 0}
+        return {"up_scales": UP_SCALES_SEPARATE if module.has_gate and module.down_proj.shape[2] % 128 else 0}
 
     def postprocess_model(self, model, **kwargs):
         if self.packed:                                # is saved so: experts as they were, others as they are now

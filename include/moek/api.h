@@ -88,10 +88,10 @@ typedef struct moek_config {
                                          moek_repack_up                                                               */
     float router_eps;                 /* added to the sum that a method divides by; 0: the method's (LFM2: 1e-6)      */
     int group_score;                  /* MOEK_GROUP_SCORE_*, with groups; default: the method's (Mistral-4: TOP2)     */
-    int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _APART; APART with up_layout APART       */
+    int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _SEPARATE, as with up_layout SEPARATE    */
     int inter_offset;                 /* fp8b128: number of this shard's first row of gate and of up in its block of 128
                                          rows, (rank * inter) % 128; likewise of its first column of w_down.  Not 0:
-                                         scales of gate and up are APART.  Of other formats where columns share
+                                         scales of gate and up are SEPARATE.  Of other formats where columns share
                                          scales, of w or of x: likewise by these columns, and gate and up may be
                                          together.  Better, where ranks may differ in inter: cut by whole groups of
                                          scales, and leave this 0 (docs/formats.md)                                   */
@@ -124,7 +124,7 @@ typedef struct moek_weights {
                                          [local_experts]; fp8c [local_experts][rows]; others of R rows and C columns a
                                          scale [local_experts][ceil(rows / R)][ceil(hidden / C)]; fp8b128
                                          [local_experts][ceil(rows / 128)][ceil(hidden / 128)], where rows are those of
-                                         w_up together.  up_scales APART (checkpoints quantize gate and up apart, so
+                                         w_up together.  up_scales SEPARATE (checkpoints quantize gate and up apart, so
                                          shards of tensor parallelism need it where inter is no multiple of 128):
                                          [local_experts][2 * B][ceil(hidden / 128)], B = ceil((inter_offset + inter) /
                                          128) rows of scales for gate and B for up, in the order of up_layout         */
@@ -142,7 +142,7 @@ typedef struct moek_weights {
     const int32_t *expert_map;        /* [physical_experts] -> local expert or -1; NULL: all experts are local, or a
                                          group of ranks (moek_ep.h) knows where they are                              */
     int64_t *expert_load;             /* [physical_experts] or NULL: each slot adds 1 to its physical expert          */
-    const void *w_gate;               /* up_layout APART: [local_experts][inter][hidden], and w_up has the same shape.
+    const void *w_gate;               /* up_layout SEPARATE: [local_experts][inter][hidden], the shape of w_up, too.
                                          NULL otherwise, as are its scale and bias                                    */
     const void *w_gate_scale;         /* of w_gate, as w_up_scale then is of w_up alone (fp8t: may be the same array);
                                          fp8b128: [local_experts][B][ceil(hidden / 128)] each                         */
@@ -151,14 +151,14 @@ typedef struct moek_weights {
                                          refuse it), nor does an entry of the table that is no id                     */
     const float *w_up_global_scale;   /* formats with a second scale (moek/format.h), required: a factor on top of
                                          w_up_scale.  Gated [local_experts][2], in the order of up_layout (SWAPPED: up
-                                         first); not gated, or up_layout APART, [local_experts]                       */
+                                         first); not gated, or up_layout SEPARATE, [local_experts]                    */
     const float *w_down_global_scale; /* [local_experts]                                                              */
-    const float *w_gate_global_scale; /* up_layout APART: [local_experts]                                             */
+    const float *w_gate_global_scale; /* up_layout SEPARATE: [local_experts]                                          */
     const void *w_up_zero;            /* formats that may have zero points, or NULL: an element of w for each of
                                          w_up_scale, the elements of a row of scales side by side from a byte on;
                                          (w - zero) * scale                                                           */
     const void *w_down_zero;          /* given if w_up_zero is                                                        */
-    const void *w_gate_zero;          /* up_layout APART: given if w_up_zero is                                       */
+    const void *w_gate_zero;          /* up_layout SEPARATE: given if w_up_zero is                                    */
 } moek_weights;
 
 /* ---- 3. One run. ------------------------------------------------------------------------------------------------- */
@@ -336,12 +336,12 @@ size_t      moek_alignment(const moek_plan *plan, const char *field);
  * at a time, `from` and `to` apart, both aligned to 16 bytes.
  * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
  * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
- * current; w_up of a plan with up_layout APART), E_NO_KERNEL, E_CUDA.
+ * current; w_up of a plan with up_layout SEPARATE), E_NO_KERNEL, E_CUDA.
  * With a plan for the CPU the same functions make MOEK_WEIGHTS_PANELS, of all formats, in host memory (stream NULL): 16
  * rows side by side, 4 bytes of each in turn (moek/ops.h); gated, 16 rows of gate and then 16 of up.  Scales of one
  * row and some columns, and zero points of such, are repacked, whatever the bits of weights; others stay.  hidden and
- * inter must be multiples of 32, and so must inter_offset.  With up_layout APART, moek_repack_up and what belongs to it
- * take w_up, or w_gate: call them for both.                                                                          */
+ * inter must be multiples of 32, and so must inter_offset.  With up_layout SEPARATE, moek_repack_up and what belongs
+ * to it take w_up, or w_gate: call them for both.                                                                    */
 moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
                            moek_stream stream);
 moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,

@@ -66,9 +66,9 @@ enum {                                                /* which part applies the 
     MOEK_CONTIGUOUS,                                  /* out is [rows][topk][hidden] */
     MOEK_NAIVE_BATCHED                                /* out is [local experts][max rows][hidden] */
 };
-enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
-            /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate]; APART: up alone, and gate in weights.w_gate */
-enum { MOEK_UP_SCALES_TOGETHER, MOEK_UP_SCALES_APART };            /* moek_weights: w_up_scale */
+enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
+            /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate]; SEPARATE: up alone, and gate in weights.w_gate */
+enum { MOEK_UP_SCALES_TOGETHER, MOEK_UP_SCALES_SEPARATE };         /* moek_weights: w_up_scale */
 enum { MOEK_WEIGHTS_CHECKPOINT, MOEK_WEIGHTS_TILED, MOEK_WEIGHTS_PANELS, MOEK_WEIGHTS_BLOCKS };
             /* as below; as moek_repack_up and _down make them, TILED for GPUs, PANELS for CPUs; blocks of a GGUF file
                (moek/format.h), for CPUs */

@@ -252,7 +252,7 @@ typedef struct moek_gemm_args {
                                        read, and the scales of fp8b128 are apart.  sm90 rows: not tiled              */
     const void *gate_bias;          /* with w_gate: [experts][n] T, or NULL, as bias is                              */
     const void *gate_scale;         /* with w_gate: of w_gate, as w_scale is of w                                    */
-    int scales_apart;               /* up of fp8b128, gated, w_step 1, w_gate NULL: 1: w_scale is [experts][2][rows of
+    int scales_separate;            /* up of fp8b128, gated, w_step 1, w_gate NULL: 1: w_scale is [experts][2][rows of
                                        scales][ceil(k/128)], first of what lies first in w                           */
     int n_offset;                   /* fp8b128, scales apart or not gated: see above; < 128.  sm80: a multiple of 8;
                                        sm90: of 64, and 0 for rows that quantize h                                   */
@@ -372,7 +372,7 @@ typedef struct moek_repack_args {
  *   order in which they lay before `repack`: what up and down of fp8b128 and fp8c read.
  *     columns 32  scales are e8m0 (mxfp4_a8 -> fp8b128).  to_scale [experts][rows of scales][ceil(k/128)], a power of 2
  *                 that brings the largest scale of 128 x 128 to 2^6.  Gated and w_step 1: rows of gate and of up are
- *                 apart (moek_gemm_args.scales_apart), what lies first comes first; else 128 rows of w share one.
+ *                 apart (moek_gemm_args.scales_separate), what lies first comes first; else 128 rows of w share one.
  *                 Exact, but for elements whose scale is below 2^-11 of the largest (or of 2^-115): they become 0.
  *                 A scale that is NaN spoils all that share it.
  *     columns 16  scales are e4m3, and there is a second one (nvfp4_a8 -> fp8c).  to_scale [experts][w_rows], with the

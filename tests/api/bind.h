@@ -9,7 +9,7 @@ static moek_weights good_weights(int quant)
     if (format_x_second(moek_format_of(quant))) w.x_scale = w.h_scale = (const float *)memory;
     return w;
 }
-static moek_weights apart_weights(int quant)
+static moek_weights separate_weights(int quant)
 {
     moek_weights w = good_weights(quant);
     w.w_gate = memory + 16;
@@ -19,7 +19,7 @@ static moek_weights apart_weights(int quant)
 static void bind_refused(moek_plan *p, const moek_weights *w, const char *sentence, const char *change, int line)
 {
     moek_weights fine = good_weights(p->config.quant);
-    if (p->config.up_layout == MOEK_UP_APART) fine = apart_weights(p->config.quant);
+    if (p->config.up_layout == MOEK_UP_SEPARATE) fine = separate_weights(p->config.quant);
     fine.expert_map = fine.replicas = fine.replica_count = (const int32_t *)memory;
     if (!p->config.max_replicas) fine.replicas = fine.replica_count = NULL;
     if (moek_format_of(p->config.quant)->static_x) fine.x_scale = fine.h_scale = (const float *)memory;
@@ -103,8 +103,8 @@ static void test_bind_apart(void)
 {
     const int quant = good().quant;
 #define APART_REFUSED(change, sentence) \
-    BIND_REFUSED(c.up_layout = MOEK_UP_APART, w = apart_weights(quant); change, sentence)
-    BIND_REFUSED((void)0, w.w_gate = memory + 16, "w_gate is given, but config.up_layout is not MOEK_UP_APART");
+    BIND_REFUSED(c.up_layout = MOEK_UP_SEPARATE, w = separate_weights(quant); change, sentence)
+    BIND_REFUSED((void)0, w.w_gate = memory + 16, "w_gate is given, but config.up_layout is not MOEK_UP_SEPARATE");
     BIND_REFUSED((void)0, w.w_gate_scale = (const float *)memory, "w_gate_scale is given, but config.up_layout");
     BIND_REFUSED((void)0, w.w_gate_bias = memory, "w_gate_bias is given, but config.up_layout");
     APART_REFUSED(w.w_gate = NULL, "weights.w_gate is NULL");
@@ -123,13 +123,13 @@ static void test_bind_apart(void)
 static void test_bind_more(const moek_format *f)
 {
     const int quant = f->number;
-#define APART c.quant = quant; c.up_layout = MOEK_UP_APART
+#define APART c.quant = quant; c.up_layout = MOEK_UP_SEPARATE
     if (f->second) {
         BIND_REFUSED(c.quant = quant, w.w_up_global_scale = NULL, "weights.w_up_global_scale is NULL");
         BIND_REFUSED(c.quant = quant, w.w_down_global_scale = NULL, "weights.w_down_global_scale is NULL");
         BIND_REFUSED(c.quant = quant, BESIDE(w_up_global_scale), "weights.w_up_global_scale is not aligned to 4");
         BIND_REFUSED(c.quant = quant, w.w_gate_global_scale = w.w_up_global_scale, "has that of gate, too");
-        BIND_REFUSED(APART, w = apart_weights(quant); w.w_gate_global_scale = NULL,
+        BIND_REFUSED(APART, w = separate_weights(quant); w.w_gate_global_scale = NULL,
                      "weights.w_gate_global_scale is NULL");
     }
     if (format_x_second(f)) {
@@ -140,7 +140,7 @@ static void test_bind_more(const moek_format *f)
         BIND_REFUSED(c.quant = quant, w.w_up_zero = memory, "w_up_zero and w_down_zero go together");
         BIND_REFUSED(c.quant = quant, w.w_down_zero = memory, "w_up_zero and w_down_zero go together");
         BIND_REFUSED(c.quant = quant, w.w_up_zero = w.w_down_zero = w.w_gate_zero = memory, "and only there");
-        BIND_REFUSED(APART, w = apart_weights(quant); w.w_up_zero = w.w_down_zero = memory, "w_gate_zero with them");
+        BIND_REFUSED(APART, w = separate_weights(quant); w.w_up_zero = w.w_down_zero = memory, "w_gate_zero with them");
     }
 #undef APART
 }
@@ -202,13 +202,13 @@ static moek_plan plan_as(const moek_format *f, int block, int arch, int layout)
     moek_plan p = planned(&c);
     p.arch = arch;
     p.config.quant = f->number; p.config.block = block; p.config.weight_layout = layout;
-    p.config.up_layout = MOEK_UP_APART; p.config.max_replicas = 1;
+    p.config.up_layout = MOEK_UP_SEPARATE; p.config.max_replicas = 1;
     return p;
 }
 /* All that the format may have, so that one address at a time can be wrong; but a table or a bias of the router. */
 static moek_weights full_weights(const moek_format *f, int table)
 {
-    moek_weights w = apart_weights(f->number);
+    moek_weights w = separate_weights(f->number);
     w.w_up_bias = w.w_down_bias = w.w_gate_bias = memory;
     if (f->zero) w.w_up_zero = w.w_down_zero = w.w_gate_zero = memory;
     if (f->static_x) w.x_scale = w.h_scale = (const float *)memory;

@@ -101,9 +101,9 @@ static void test_kinds(void)
     REFUSED(c.logits_dtype = 4, E_ARGUMENT, "config.logits_dtype is 4");
     REFUSED(c.logits_dtype = -1, E_ARGUMENT, "config.logits_dtype is -1");
     REFUSED(c.up_layout = 5, E_ARGUMENT, "config.up_layout is 5");
-    REFUSED(c.up_layout = MOEK_UP_APART; c.act = MOEK_RELU2_NO_MUL, E_ARGUMENT, "relu2_no_mul is not gated");
-    REFUSED(c.up_layout = MOEK_UP_APART; c.weight_layout = MOEK_WEIGHTS_TILED; c.hidden = c.inter = 256, E_ARGUMENT,
-            "up_layout is MOEK_UP_APART: leave one of them 0");
+    REFUSED(c.up_layout = MOEK_UP_SEPARATE; c.act = MOEK_RELU2_NO_MUL, E_ARGUMENT, "relu2_no_mul is not gated");
+    REFUSED(c.up_layout = MOEK_UP_SEPARATE; c.weight_layout = MOEK_WEIGHTS_TILED; c.hidden = c.inter = 256, E_ARGUMENT,
+            "up_layout is MOEK_UP_SEPARATE: leave one of them 0");
     REFUSED(c.up_scales = 2, E_ARGUMENT, "config.up_scales is 2");
     REFUSED(c.up_scales = -1, E_ARGUMENT, "config.up_scales is -1");
     REFUSED(c.up_scales = 1; c.quant = FORMAT_ROW, E_ARGUMENT, of_format("those of %s are e4m3, one", FORMAT_ROW));
@@ -115,7 +115,7 @@ static void test_kinds(void)
     REFUSED(c.block = 32, E_ARGUMENT, "config.block is 32, but");
     REFUSED(c.inter_offset = 64; c.quant = FORMAT_TENSOR, E_ARGUMENT, of_format("%s has no scales", FORMAT_TENSOR));
     REFUSED(c.inter_offset = 64; c.quant = FORMAT_TENSOR, E_ARGUMENT, "w: e4m3, one scale an expert; x: e4m3, one");
-    REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "set up_scales = MOEK_UP_SCALES_APART");
+    REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED, E_ARGUMENT, "set up_scales = MOEK_UP_SCALES_SEPARATE");
     REFUSED(c.inter_offset = 64; c.quant = FORMAT_BLOCKED; c.up_scales = 1; c.weight_layout = MOEK_WEIGHTS_TILED;
             c.hidden = c.inter = 256, E_ARGUMENT, "inter_offset is 64: leave weight_layout 0, or cut shards by");
     REFUSED(c.up_layout = -1, E_ARGUMENT, "config.up_layout is -1");

@@ -398,7 +398,7 @@ static void test_panels_of(const moek_format *f, int block, int up_layout, int a
     const moek_scale_shape of = moek_weight_scale(f, block);
     const int scales = of.rows == 1 && of.columns, gated = act != MOEK_RELU2_NO_MUL;
     const size_t experts = 3, hidden = 96, inter = 160;
-    const size_t up_rows = gated && up_layout != MOEK_UP_APART ? 2 * inter : inter;
+    const size_t up_rows = gated && up_layout != MOEK_UP_SEPARATE ? 2 * inter : inter;
     char what[96];
     moek_config c = good();
     moek_plan p;
@@ -432,7 +432,7 @@ static void test_panels(void)
         const moek_format *const f = format_at(i);
         if (!HAVE(f->number) || f->only_blocks) continue;
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++)
-            for (layout = MOEK_UP_HALVES; layout <= MOEK_UP_APART; layout++)
+            for (layout = MOEK_UP_HALVES; layout <= MOEK_UP_SEPARATE; layout++)
                 test_panels_of(f, format_block(f, j), layout, MOEK_SILU,
                                layout == MOEK_UP_HALVES && f->w_scale.rows == 1 && f->w_scale.columns == 128 ? 32 : 0);
         test_panels_of(f, format_block(f, 0), 0, MOEK_RELU2_NO_MUL, 0);

@@ -44,7 +44,7 @@ enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_APART
     X("batch_invariant", EP_PLAIN, 1, c->batch_invariant = 1) \
     X("router_eps", EP_GROUPS, 1, c->router_eps = 1e-6f) \
     X("group_score", EP_GROUPS, 1, c->group_score = MOEK_GROUP_SCORE_MAX) \
-    X("up_scales", EP_FP8, 1, c->up_scales = MOEK_UP_SCALES_APART) \
+    X("up_scales", EP_FP8, 1, c->up_scales = MOEK_UP_SCALES_SEPARATE) \
     X("inter_offset", EP_APART, 1, c->inter_offset = 64) \
     X("kind", EP_PLAIN, 0, g->kind = MOEK_EP_ALLGATHER) \
     X("kind", EP_PLAIN, 0, (g->kind = MOEK_EP_LOW_LATENCY, c->format = MOEK_BATCHED)) \
@@ -91,7 +91,7 @@ static inline void ep_fields_layer(int layer, moek_ep_config *g, moek_config *c)
     if (layer == EP_OAI) c->act = MOEK_SWIGLUOAI;
     if (layer == EP_FP8 || layer == EP_APART) c->quant = FORMAT_BLOCKED;
     if (layer == EP_STATIC) { c->quant = format_nth(format_x_second, 0); g->x_scale = 0.5f; }
-    if (layer == EP_APART) c->up_scales = MOEK_UP_SCALES_APART;
+    if (layer == EP_APART) c->up_scales = MOEK_UP_SCALES_SEPARATE;
     if (layer == EP_SHARED) c->shared_slots = 2;
     if (layer == EP_TOP1) c->topk = 1;
     if (layer == EP_FEW) g->kind = MOEK_EP_LOW_LATENCY;

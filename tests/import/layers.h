@@ -16,7 +16,7 @@ static size_t aligned(size_t n) { return (n + 255) / 256 * 256; }
 static moek_weights layer_arrays(const moek_config *c, int zeros, void *arrays[12])
 {
     const moek_format *const f = format_with(moek_format_of(c->quant), c->block);
-    const int apart = c->up_layout == MOEK_UP_APART;
+    const int apart = c->up_layout == MOEK_UP_SEPARATE;
     size_t up_rows = (size_t)EXPERTS * INTER * (apart ? 1 : 2), rows[3], columns[3], i;
     moek_weights w;
     memset(&w, 0, sizeof w);
@@ -135,7 +135,7 @@ static void test_layer_of(int i, const moek_format *f, int layout, int act_order
     ref_distance far;
     char what[160], text[512];
     int e, j, n;
-    if (format_rows_share(f) && layout != MOEK_UP_APART) c.up_scales = MOEK_UP_SCALES_APART;
+    if (format_rows_share(f) && layout != MOEK_UP_SEPARATE) c.up_scales = MOEK_UP_SCALES_SEPARATE;
     while (format_dtype(format_at(plain_quant)) != MOEK_DTYPE_BF16) plain_quant++;
     p = layer_config(format_at(plain_quant)->number, fused ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES);
     snprintf(what, sizeof what, "layer of %s to %s, up_layout %d%s%s", moek_source_name(facts[i].source), f->name,
@@ -151,7 +151,7 @@ static void test_layer_of(int i, const moek_format *f, int layout, int act_order
         for (j = 0; j < 3; j++)
             m[j] = layer_source(i, f, j < 2 ? INTER * (fused ? 2 : 1) : HIDDEN, j < 2 ? HIDDEN : INTER, c.block);
         if (act_order) layer_act_order(m, g_idx, c.block);
-        if (!f->w_scale.rows && layout != MOEK_UP_APART) memcpy(m[1].scale, m[0].scale, m[0].scale_bytes);
+        if (!f->w_scale.rows && layout != MOEK_UP_SEPARATE) memcpy(m[1].scale, m[0].scale, m[0].scale_bytes);
         for (j = 0; j < 3; j++) snprintf(m[j].what, sizeof m[j].what, "%.100s, matrix %d", what, j);
         layer_matrix(&m[0], &c, &w, fused ? MOEK_MATRIX_GATE_UP : MOEK_MATRIX_GATE, e, at, &report);
         if (!fused) layer_matrix(&m[1], &c, &w, MOEK_MATRIX_UP, e, at + INTER * HIDDEN, &report);
@@ -174,7 +174,7 @@ static void test_layers(void)
 {
     int i, layout = 0;
     for (i = 0; i < SOURCES; i++) {
-        static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
+        static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
         const moek_format *const own = moek_format_of(facts[i].quant);
         int n;
         for (n = 0; n < (quick_set ? 1 : 4); n++, layout++)
@@ -471,7 +471,7 @@ static void test_plain_layer(const moek_format *f, int layout, int up_scales)
     plain.w_up_scale = plain.w_down_scale = plain.w_gate_scale = NULL;
     if (format_x_second(f)) w.x_scale = w.h_scale = &static_scale;
     for (e = 0; e < EXPERTS; e++) {
-        const int apart = layout == MOEK_UP_APART, step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
+        const int apart = layout == MOEK_UP_SEPARATE, step = layout == MOEK_UP_INTERLEAVED ? 2 : 1;
         uint16_t *const up = (uint16_t *)plain_arrays[4] + (size_t)e * (apart ? 1 : 2) * INTER * HIDDEN;
         uint16_t *const gate = (uint16_t *)plain_arrays[0] + (size_t)e * INTER * HIDDEN;
         uint16_t *const down = (uint16_t *)plain_arrays[8] + (size_t)e * HIDDEN * INTER;
@@ -503,7 +503,7 @@ static void test_plain_layer(const moek_format *f, int layout, int up_scales)
         }
         free(one);
     }
-    CHECK(both == (layout != MOEK_UP_APART && f->w_scale.rows != 1 && !up_scales), "%s: gate and up %s", what,
+    CHECK(both == (layout != MOEK_UP_SEPARATE && f->w_scale.rows != 1 && !up_scales), "%s: gate and up %s", what,
           both ? "at once" : "one by one");
     CHECK(moek_import_verdict(&report, why, sizeof why) == MOEK_OK, "%s: %s", what, why);
     y = layer_run(&c, &w, what);
@@ -516,7 +516,7 @@ static void test_plain_layer(const moek_format *f, int layout, int up_scales)
     for (j = 0; j < 12; j++) { mem_free(0, arrays[j]); mem_free(0, plain_arrays[j]); }
 }
 /* Blocks of gate and up, kept apart, are not those of one matrix. */
-static void test_scales_apart(const moek_format *f)
+static void test_scales_separate(const moek_format *f)
 {
     moek_config c = layer_config(f->number, MOEK_UP_HALVES);
     moek_weights w;
@@ -525,7 +525,7 @@ static void test_scales_apart(const moek_format *f)
     void *arrays[12];
     int i;
     memset(&a, 0, sizeof a);
-    c.up_scales = MOEK_UP_SCALES_APART;
+    c.up_scales = MOEK_UP_SCALES_SEPARATE;
     w = layer_arrays(&c, 0, arrays);
     a.why = why; a.why_size = sizeof why;
     CHECK(moek_import_place(&c, &w, MOEK_MATRIX_GATE_UP, 0, &a) == MOEK_E_ARGUMENT &&
@@ -534,14 +534,14 @@ static void test_scales_apart(const moek_format *f)
 }
 static void test_plain_layers(void)
 {
-    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
+    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
     int n, j;
     for (n = 0; n < FORMATS; n++)
         for (j = 0; j < 4 && format_scaled(format_at(n)); j++) {
             const moek_format *const f = format_at(n);
             test_plain_layer(f, layouts[j], 0);
-            if (format_rows_share(f) && !j) test_scales_apart(f);
-            if (format_rows_share(f) && layouts[j] != MOEK_UP_INTERLEAVED && layouts[j] != MOEK_UP_APART)
-                test_plain_layer(f, layouts[j], MOEK_UP_SCALES_APART);
+            if (format_rows_share(f) && !j) test_scales_separate(f);
+            if (format_rows_share(f) && layouts[j] != MOEK_UP_INTERLEAVED && layouts[j] != MOEK_UP_SEPARATE)
+                test_plain_layer(f, layouts[j], MOEK_UP_SCALES_SEPARATE);
         }
 }

@@ -332,7 +332,7 @@ static void test_verdicts(void)
         memset(&r, 0, sizeof r);
         counts[i] = 3;
         bad = r.scales_nan || r.signs_bad || r.scales_lost || r.zeros_lost || r.globals_bad || r.orders_bad ||
-              r.scales_apart || r.codes_outside;
+              r.scales_separate || r.codes_outside;
         why[0] = 0;
         CHECK((moek_import_verdict(&r, why, sizeof why) != MOEK_OK) == bad && (strchr(why, '3') != NULL) == bad,
               "count %u: \"%s\"", i, why);
@@ -411,14 +411,14 @@ static void test_reports(int i)
  * format of a scale a row are not. */
 static void test_scales_of_tensors(void)
 {
-    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_APART };
+    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
     const int i = source_at(MOEK_FROM_FP8_TENSOR);
     int n, j, equal;
     for (n = 0; n < FORMATS; n++)
         for (j = 0; j < 8 && fits(i, format_at(n)); j++) {
             const moek_format *const f = format_at(n);
             moek_config c = layer_config(f->number, layouts[j / 2]);
-            const int one = !f->w_scale.rows && c.up_layout != MOEK_UP_APART;
+            const int one = !f->w_scale.rows && c.up_layout != MOEK_UP_SEPARATE;
             void *arrays[12];
             moek_weights w = layer_arrays(&c, 0, arrays);
             moek_import_report r;
@@ -427,17 +427,18 @@ static void test_scales_of_tensors(void)
             matrix m[2];
             int k;
             equal = j % 2;
-            if (format_rows_share(f) && c.up_layout != MOEK_UP_APART) c.up_scales = MOEK_UP_SCALES_APART;
+            if (format_rows_share(f) && c.up_layout != MOEK_UP_SEPARATE) c.up_scales = MOEK_UP_SCALES_SEPARATE;
             memset(&r, 0, sizeof r);
             for (k = 0; k < 2 && !(format_rows_share(f) && c.up_layout == MOEK_UP_INTERLEAVED); k++) {
                 m[k] = layer_source(i, f, INTER, HIDDEN, 0);
                 put_scale(&m[k], 0, ref_encode(&ref_numbers[REF_F32], equal || !k ? 0.0625 : 0.046875));
                 snprintf(m[k].what, sizeof m[k].what, "a scale a tensor, %s, up_layout %d", f->name, c.up_layout);
                 layer_matrix(&m[k], &c, &w, k ? MOEK_MATRIX_UP : MOEK_MATRIX_GATE, 1, plain, &r);
-                CHECK(r.scales_apart == (uint64_t)(k && one && !equal), "%s: %d apart", m[k].what, (int)r.scales_apart);
+                CHECK(r.scales_separate == (uint64_t)(k && one && !equal), "%s: %d apart", m[k].what,
+                      (int)r.scales_separate);
                 CHECK((moek_import_verdict(&r, why, sizeof why) != MOEK_OK) == (k && one && !equal), "%s: %s",
                       m[k].what, why);
-                CHECK(!r.scales_apart || strstr(why, "MOEK_UP_APART"), "%s", why);
+                CHECK(!r.scales_separate || strstr(why, "MOEK_UP_SEPARATE"), "%s", why);
                 matrix_free(&m[k]);
             }
             free(plain);

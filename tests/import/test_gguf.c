@@ -132,7 +132,7 @@ static void describe(const gguf_layer *l, char line[WHY])
     if (c->groups) n += sprintf(line + n, ", groups %d of %d", c->topk_groups, c->groups);
     if (c->scale != 0) n += sprintf(line + n, ", scale %g", c->scale);
     if (l->matrix[MOEK_MATRIX_GATE] || l->matrix[MOEK_MATRIX_GATE_UP])
-        n += sprintf(line + n, c->up_layout == MOEK_UP_APART ? ", apart" : ", halves");
+        n += sprintf(line + n, c->up_layout == MOEK_UP_SEPARATE ? ", apart" : ", halves");
     gguf_carve(l, 0, NULL, &w);
     n += sprintf(line + n, w.w_up ? ", in place" : ", copied");
     if (l->bias[MOEK_MATRIX_DOWN]) n += sprintf(line + n, ", biases");

@@ -25,7 +25,7 @@ static void test_formats(void)
             c.dtype = format_dtype_in(f, i);
             c.ue8m0 = f->ue8m0 && i % 3 == 1;
             c.up_layout = ref_gated(c.act) ? (i + q_) % 5 : 0;
-            if (c.up_layout == MOEK_UP_SWAPPED && format_rows_share(f)) c.up_scales = MOEK_UP_SCALES_APART;
+            if (c.up_layout == MOEK_UP_SWAPPED && format_rows_share(f)) c.up_scales = MOEK_UP_SCALES_SEPARATE;
             snprintf(what, sizeof what, "%s, layout %d, turn %d", moek_act_name(c.act), c.up_layout, turn);
             options = (i % 2 ? LAYER_BIAS : 0) | (i % 3 == 2 ? LAYER_STATIC : 0);
             if ((i + format) % 2) options |= LAYER_LOGITS;

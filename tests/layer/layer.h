@@ -340,7 +340,7 @@ static inline void layer_widen_ids(layer *l)
 /* Weights of local_experts experts (default: all) and the inputs of `tokens` tokens. */
 static inline void layer_new(layer *l, const moek_config *config, int options, int tokens)
 {
-    const int gated = ref_gated(config->act), apart = gated && config->up_layout == MOEK_UP_APART;
+    const int gated = ref_gated(config->act), apart = gated && config->up_layout == MOEK_UP_SEPARATE;
     const moek_format *const f = format_with(moek_format_of(config->quant), config->block);
     const int share = format_rows_share(f);
     size_t e, rows, blocks, h = (size_t)config->hidden, i = (size_t)config->inter;

@@ -84,7 +84,7 @@ static void shard_more(const shard_of *s)
     w->w_down_global_scale = shard_second(s, s->whole->w.w_down_global_scale, 0, 1, 1);
     if (s->whole->w.x_scale) w->x_scale = shard_static(s, s->whole->w.x_scale);
     if (s->whole->w.h_scale) w->h_scale = shard_static(s, s->whole->w.h_scale);
-    if (c->up_layout == MOEK_UP_APART) {
+    if (c->up_layout == MOEK_UP_SEPARATE) {
         w->w_gate_global_scale = shard_second(s, up, 0, 2, 1);
         w->w_up_global_scale = shard_second(s, up, 1, 2, 1);
         shard_zeros(s, (void *)(size_t)w->w_gate_zero, 0, n, 0, 2 * s->all);
@@ -131,7 +131,7 @@ static void shard_weights(shard_of *s)
     const char *const scales = (const char *)from->w_up_scale;
     const size_t gk = moek_scale_bytes(shape, 1, (size_t)c->hidden), all = shard_blocks(0, s->all, shape->rows);
     const size_t blocks = shard_blocks(s->first, c->inter, shape->rows), row = shard_row(s, c->hidden);
-    const int apart = c->up_layout == MOEK_UP_APART, swapped = c->up_layout == MOEK_UP_SWAPPED;
+    const int apart = c->up_layout == MOEK_UP_SEPARATE, swapped = c->up_layout == MOEK_UP_SWAPPED;
     const int gated = ref_gated(c->act), halves = gated && !apart ? 2 : 1;
     char *scale = (char *)layer_array_new(s->l, EXPERTS * blocks * halves * gk, LAYER_IN);
     size_t e;
@@ -169,7 +169,7 @@ static void shards_case(const moek_format *f, int shards, int inter, int act, in
     size_t n, i;
     int shard, fine = 1;
     c.inter = shards * inter; c.act = act; c.format = format; c.max_tokens = tokens;
-    c.up_scales = format_rows_share(f) ? MOEK_UP_SCALES_APART : 0;
+    c.up_scales = format_rows_share(f) ? MOEK_UP_SCALES_SEPARATE : 0;
     layer_new(&whole, &c, LAYER_ZERO, tokens);
     snprintf(whole.what, sizeof whole.what, "%s, the whole of %d shards of %d, act %d, layout %d, format %d", f->name,
              shards, inter, act, layout, format);
@@ -209,7 +209,7 @@ static void shards_case(const moek_format *f, int shards, int inter, int act, in
 }
 static void shards_of(const moek_format *f)
 {
-    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_APART, MOEK_UP_SWAPPED };
+    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_SEPARATE, MOEK_UP_SWAPPED };
     const int g = format_granule(f, layer_arch);
     moek_config c = config_of(f->number);
     moek_plan plan;
@@ -226,11 +226,11 @@ static void shards_of(const moek_format *f)
     if (layer_arch && g > 1)
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "shard") &&
               strstr(plan.why, "cut inter in multiples of"), "%s", plan.why);
-    c.inter = g; c.hidden += g / 2; c.inter_offset = g / 2; c.up_scales = MOEK_UP_SCALES_APART;
+    c.inter = g; c.hidden += g / 2; c.inter_offset = g / 2; c.up_scales = MOEK_UP_SCALES_SEPARATE;
     if (layer_arch && format_rows_share(f))
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "; or, of a shard"), "%s", plan.why);
     c.hidden -= g / 2;
-    c.inter = 80; c.inter_offset = 80; c.up_scales = MOEK_UP_SCALES_APART;
+    c.inter = 80; c.inter_offset = 80; c.up_scales = MOEK_UP_SCALES_SEPARATE;
     if (layer_arch == 90 && format_rows_share(f))
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "multiple of 64"), "%s", plan.why);
 }
@@ -248,7 +248,7 @@ static void apart_refused(void)
     moek_weights w;
     if (sizeof(void *) < 8) return;                    /* nothing is so far apart there */
     memset(&w, 0, sizeof w);
-    c.up_layout = MOEK_UP_APART;
+    c.up_layout = MOEK_UP_SEPARATE;
     w.w_up = w.w_down = (const void *)(uintptr_t)base;
     w.w_gate = (const void *)(uintptr_t)(base + ((uint64_t)1 << 40));
     if (!CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s", plan.why)) return;

@@ -109,7 +109,7 @@ static void test_alignment(void)
             uint16_t *y;
             layer l;
             SKIP_IF_QUICK(turn, 2);
-            c.up_layout = turn ? MOEK_UP_APART : 0;
+            c.up_layout = turn ? MOEK_UP_SEPARATE : 0;
             layer_new(&l, &c, LAYER_BIAS | LAYER_STATIC | LAYER_ZERO, TOKENS);
             snprintf(l.what, sizeof l.what, "alignment, %s, layout %d", f->name, c.up_layout);
             y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
@@ -367,7 +367,7 @@ static void apart_case(int quant, int turn)
     int second;
     c.hidden = format_round_up(f, turn % 2 ? 640 : 1152); c.inter = format_round_up(f, turn % 4 < 2 ? 256 : 384);
     c.experts = turn % 3 ? 11 : 6;
-    if (format_rows_share(f) && turn % 2) c.inter = 192, c.up_scales = MOEK_UP_SCALES_APART;
+    if (format_rows_share(f) && turn % 2) c.inter = 192, c.up_scales = MOEK_UP_SCALES_SEPARATE;
     c.max_tokens = tokens[turn % (layer_arch ? 6 : 4)];
     if (quick_set && SMALL && c.max_tokens > 300) c.max_tokens = 300;
     c.up_layout = turn / 6 % 2 ? MOEK_UP_SWAPPED : MOEK_UP_HALVES;
@@ -395,7 +395,7 @@ static void apart_case(int quant, int turn)
             l.w.w_gate_scale = (const float *)take_half(&l, w.w_up_scale, scales, !second);
             l.w.w_up_scale = (const float *)take_half(&l, w.w_up_scale, scales, second);
         }
-        l.config.up_layout = MOEK_UP_APART;
+        l.config.up_layout = MOEK_UP_SEPARATE;
         l.config.up_scales = 0;
         if (layer_plan(&l)) layer_same(&l, moek_run, y, "gate and up apart");
         CHECK(l.plan.config.up_scales == format_rows_share(f), "%s: up_scales %d", l.what, l.plan.config.up_scales);

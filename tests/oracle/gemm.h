@@ -23,7 +23,7 @@ static inline size_t ref_scale_row(const moek_gemm_args *a, int share, int of, i
     const size_t blocks = (size_t)((a->n_offset + a->n + share - 1) / share), e = (size_t)expert;
     const int swapped = a->gate_first > a->up_first;
     if (of == REF_ALL || a->w_gate) return e * blocks + (size_t)((a->n_offset + wrow) / share);
-    if (!a->scales_apart) return e * (size_t)((a->w_rows + share - 1) / share) + (size_t)(wrow / share);
+    if (!a->scales_separate) return e * (size_t)((a->w_rows + share - 1) / share) + (size_t)(wrow / share);
     return e * 2 * blocks + ((of == REF_GATE) == swapped ? blocks : 0) + (size_t)((a->n_offset + wrow % a->n) / share);
 }
 /* What is behind the arguments of formats that have more; NULL: nothing. */

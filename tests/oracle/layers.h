@@ -290,7 +290,7 @@ typedef struct ref_layer_args {
     const moek_format *format;
     int dtype, act;
     float alpha, beta, limit;                     /* defaults filled in */
-    int up_layout;                                /* MOEK_UP_HALVES, _INTERLEAVED, _SWAPPED, _APART */
+    int up_layout;                                /* MOEK_UP_HALVES, _INTERLEAVED, _SWAPPED, _SEPARATE */
     int up_scales, inter_offset;                  /* moek.h */
     int ue8m0, router_weight_on_input;
     int rows_per_expert;                          /* slots beyond it are dropped; 0: none */
@@ -346,9 +346,9 @@ static inline moek_gemm_more_args ref_layer_gemm(const ref_layer_args *l, const 
     g.bias = up ? l->w->w_up_bias : l->w->w_down_bias;
     g.a_order = up ? order : NULL, g.a_div = l->slots, g.out_order = up ? NULL : order;
     g.act = l->act, g.alpha = l->alpha, g.beta = l->beta, g.limit = l->limit;
-    g.scales_apart = up && gated && l->up_scales, g.n_offset = up ? l->inter_offset : 0;
+    g.scales_separate = up && gated && l->up_scales, g.n_offset = up ? l->inter_offset : 0;
     g.k_offset = up ? 0 : l->inter_offset;
-    if (up && l->up_layout == MOEK_UP_APART)
+    if (up && l->up_layout == MOEK_UP_SEPARATE)
         g.w_gate = l->w->w_gate, g.gate_scale = l->w->w_gate_scale, g.gate_bias = l->w->w_gate_bias;
     g.w_step = l->up_layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     g.gate_first = l->up_layout == MOEK_UP_SWAPPED ? inter : 0;

@@ -103,7 +103,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     up.dtype = down.dtype = fragments ? MOEK_DTYPE_BF16 : format_dtype_in(f, turn);
     up.experts = down.experts = experts;
     up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
-    if (fragments && c.layout == MOEK_UP_APART) c.layout = layout = MOEK_UP_SWAPPED;
+    if (fragments && c.layout == MOEK_UP_SEPARATE) c.layout = layout = MOEK_UP_SWAPPED;
     gemm_act(&c, &up);
     gemm_w(&c, &up);
     up_more = gemm_more;
@@ -129,7 +129,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     r.addend = h.addend, r.x_stride = h.x_stride, r.addend_stride = h.addend_stride;
     w.w_up = up.w, w.w_up_scale = up.w_scale, w.w_up_bias = up.bias, w.x_scale = (const float *)up.a_scale;
     w.w_gate = up.w_gate, w.w_gate_scale = up.gate_scale, w.w_gate_bias = up.gate_bias;
-    r.up_scales = up.scales_apart;
+    r.up_scales = up.scales_separate;
     w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias;
     w.w_up_global_scale = up_more.w_global_scale, w.w_down_global_scale = down_more.w_global_scale;
     w.w_up_zero = up_more.w_zero, w.w_down_zero = down_more.w_zero;
@@ -189,7 +189,7 @@ static void test_layer_few(void)
     const int m = now.row->m;
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++) {
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++, turn++) {
             each_act(i, layout, acts[i][1]);
             layer_case(turn, acts[i][0], layout, 1 + turn % m, 1 + rng_below(32 / m), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
@@ -224,7 +224,7 @@ static void test_layer(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++) {
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++, turn++) {
             each_act(i, layout, acts[i][1]);
             layer_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
@@ -275,7 +275,7 @@ static void mlp_want(const moek_mlp_args *h, const void *x, int stride, const in
     r.up_layout = layout, r.ue8m0 = h->ue8m0, r.x = every, r.ids = ids, r.w = &w;
     w.w_up = h->up->w, w.w_up_scale = h->up->w_scale, w.w_up_bias = h->up->bias;
     w.w_gate = h->up->w_gate, w.w_gate_scale = h->up->gate_scale, w.w_gate_bias = h->up->gate_bias;
-    r.up_scales = h->up->scales_apart;
+    r.up_scales = h->up->scales_separate;
     w.w_down = h->down->w, w.w_down_scale = h->down->w_scale, w.w_down_bias = h->down->bias;
     if (now.format->static_x) w.x_scale = (const float *)h->up->a_scale, w.h_scale = (const float *)h->down->a_scale;
     ref_layer(&r, want);
@@ -411,7 +411,7 @@ static void test_mlp(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++, turn++) {
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++, turn++) {
             each_act(i, layout, acts[i][1]);
             mlp_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 1 + rng_below(9),
                      gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);

@@ -281,14 +281,14 @@ static int gemm_blocks_of(int rows)
 }
 static void gemm_w(const gemm_case_t *c, moek_gemm_args *h)
 {
-    const int gated = h->w_rows > h->n, apart = gated && c->layout == MOEK_UP_APART;
+    const int gated = h->w_rows > h->n, apart = gated && c->layout == MOEK_UP_SEPARATE;
     const int blocks = gemm_blocks_of(h->n_offset + h->n);
     moek_gemm_more_args gate, up;
     memset(&up, 0, sizeof up);
     up.gemm = *h, gate = up;
     if (!apart) {
         gemm_w_array(c, &up, h->w_rows,
-                     gated && !h->scales_apart ? gemm_blocks_of(h->w_rows) : blocks * (1 + gated), 1 + gated);
+                     gated && !h->scales_separate ? gemm_blocks_of(h->w_rows) : blocks * (1 + gated), 1 + gated);
         *h = up.gemm, gemm_more = up;
         return;
     }
@@ -331,10 +331,10 @@ static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
     if (c->act == MOEK_SILU && c->turn % 2) h->limit = 0;
     if (c->act == MOEK_SITU && c->turn % 2) h->beta = 0;
     rows_of_up(c->layout, h->n, &h->gate_first, &h->up_first, &h->w_step);
-    if (c->layout == MOEK_UP_APART) h->gate_first = h->up_first = h->w_step = -7;        /* not to be read */
+    if (c->layout == MOEK_UP_SEPARATE) h->gate_first = h->up_first = h->w_step = -7;     /* not to be read */
     if (!format_rows_share(now.format) || c->layout == MOEK_UP_INTERLEAVED) return;
-    h->scales_apart = gated && c->layout != MOEK_UP_APART && c->turn % 3 == 1;
-    if (now.row->op == MOEK_OP_UP && (!gated || h->scales_apart || c->layout == MOEK_UP_APART) && c->turn / 3 % 2)
+    h->scales_separate = gated && c->layout != MOEK_UP_SEPARATE && c->turn % 3 == 1;
+    if (now.row->op == MOEK_OP_UP && (!gated || h->scales_separate || c->layout == MOEK_UP_SEPARATE) && c->turn / 3 % 2)
         h->n_offset = gemm_offset(c->turn, now.format->w_scale.rows);
 }
 static void gemm_move(moek_gemm_args *d)

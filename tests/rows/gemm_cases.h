@@ -238,7 +238,7 @@ static void gemm_run(gemm_case_t *c)
     if (now.row->arch == 90 && now.cases % 3 == 0) c->k = round_up(c->k, 128);           /* whole steps: also tiled */
     if (gemm_in_panels() || (now.row->reads & MOEK_READS_PANELS && now.cases % 2))
         c->k = round_up(c->k, 32), c->n = round_up(c->n, 16);
-    if (gemm_in_fragments() && c->layout == MOEK_UP_APART) c->layout = MOEK_UP_SWAPPED;
+    if (gemm_in_fragments() && c->layout == MOEK_UP_SEPARATE) c->layout = MOEK_UP_SWAPPED;
     if (quick_set && SMALL && (double)c->slots * c->n * c->k > 1e8) return;             /* a second or more, emulated */
     gemm_case(c);
 }
@@ -496,11 +496,11 @@ static void test_up(void)
     int i, layout, again, turn = 0;
     for (again = 0; again < (SMALL || quick_set ? 1 : 4); again++)
         for (i = 0; i < COUNT(acts); i++)
-            for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++)
+            for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++)
                 if (each_act(i, layout, acts[i][1]) || !quick_set) gemm_one(1, acts[i][0], layout, turn++);
     each_act_end();
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_APART : MOEK_UP_HALVES); layout++)
+        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++)
             gemm_blocks(1, acts[i][0], layout, turn++);
     gemm_large(1, 0);
     gemm_large(1, 1);

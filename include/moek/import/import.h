@@ -449,7 +449,7 @@ static int64_t moek_place_shared_(const moek_config *c, const moek_format *f, in
 {
     const int of = f->w_scale.rows, gated = moek_act_gated_(c->act), layout = moek_up_layout_(c);
     const int gate = matrix == MOEK_MATRIX_GATE, both = matrix == MOEK_MATRIX_GATE_UP;
-    const int apart = gated && layout == MOEK_UP_APART, halves = gated && !apart;
+    const int apart = gated && layout == MOEK_UP_SEPARATE, halves = gated && !apart;
     const int second = halves && !both && gate != (layout != MOEK_UP_SWAPPED);
     const int64_t blocks = of ? (c->inter + of - 1) / of : 1;
     const int64_t up = !halves ? blocks : !of ? 1 : c->up_scales ? 2 * blocks : (2 * (int64_t)c->inter + of - 1) / of;
@@ -516,7 +516,7 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     source = moek_source_of_(args->source);
     one = source && source->scales == MOEK_SCALES_ONE;
     layout = moek_up_layout_(config);
-    apart = moek_act_gated_(config->act) && layout == MOEK_UP_APART;
+    apart = moek_act_gated_(config->act) && layout == MOEK_UP_SEPARATE;
     halves = moek_act_gated_(config->act) && !apart;
     interleaved = halves && layout == MOEK_UP_INTERLEAVED;
     second = halves && !both && !down && gate != (layout != MOEK_UP_SWAPPED);  /* of the two */
@@ -600,8 +600,8 @@ moek_status moek_import_verdict(const moek_import_report *r, char *why, size_t w
     MOEK_MUST_NOT_(scales_nan, "scales are NaN or Inf, and so would be their groups");
     MOEK_MUST_NOT_(signs_bad, "scales have their sign set: damaged, or of another type than was said");
     MOEK_MUST_NOT_(scales_lost, "scales became 0 or Inf in T: take the other T (config.dtype)");
-    MOEK_MUST_NOT_(scales_apart, "scales of up are not those of gate, and the format has one for both: take up_layout "
-                   "MOEK_UP_APART, or quant fp8c, which has a scale a row");
+    MOEK_MUST_NOT_(scales_separate, "scales of up are not those of gate, and the format has one for both: take "
+                   "up_layout MOEK_UP_SEPARATE, or quant fp8c, which has a scale a row");
 #undef MOEK_MUST_NOT_
     if (r->codes_outside)
         MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "%llu codes are outside -8 .. 7: weights of 8 bits, MOEK_FROM_INT8_BYTES?",

@@ -103,7 +103,7 @@ MOEK_FN int moek_rescale_one_(const moek_rescale_ *a, size_t row, size_t from_ro
         n[MOEK_COUNT_scales_lost_] += moek_is_finite_(v) && v != 0 && (w == 0 || !moek_is_finite_(w));
     }
     if (!a->shared) moek_factors_store_(&a->to, row, group, to);
-    else n[MOEK_COUNT_scales_apart_] += moek_factors_load_(&a->to, row, group) != to;
+    else n[MOEK_COUNT_scales_separate_] += moek_factors_load_(&a->to, row, group) != to;
     n[MOEK_COUNT_scales_]++;
     n[MOEK_COUNT_scales_zero_] += v == 0;
     n[MOEK_COUNT_scales_nan_] += !moek_is_finite_(v);

@@ -55,7 +55,8 @@ static MOEK_UNUSED size_t moek_groups_(const moek_gemm_args *a, int columns)
 static MOEK_UNUSED void moek_find_halves_by_(moek_gemm_args *a, size_t row, int scale_bits, int scale_rows,
                                              int scale_columns, int in_memory)
 {
-    const int gated = a->w_rows > a->n, apart = gated && a->w_gate, scales_apart = gated && !apart && a->scales_apart;
+    const int gated = a->w_rows > a->n, apart = gated && a->w_gate;
+    const int scales_separate = gated && !apart && a->scales_separate;
     const int of = scale_rows ? scale_rows : 1, blocks = ((of > 1 ? a->n_offset : 0) + a->n + of - 1) / of;
     const size_t scales = moek_groups_(a, scale_columns) * (size_t)scale_bits / 8;
     moek_halves *const h = &a->halves;
@@ -64,7 +65,7 @@ static MOEK_UNUSED void moek_find_halves_by_(moek_gemm_args *a, size_t row, int 
                  (apart ? (uintptr_t)a->w_gate > (uintptr_t)a->w : a->gate_first > a->up_first);
     h->step = gated && !apart ? a->w_step : 1;
     h->rows = apart ? a->n : a->w_rows;
-    h->scale_rows = scales_apart ? 2 * blocks : gated && !apart ? (a->w_rows + of - 1) / of : blocks;
+    h->scale_rows = scales_separate ? 2 * blocks : gated && !apart ? (a->w_rows + of - 1) / of : blocks;
     for (i = 0; i < 2; i++) {
         const int gate = gated && i == h->swapped, own = gate && apart;
         const int first = !gated || apart ? 0 : gate ? a->gate_first : a->up_first;
@@ -73,8 +74,8 @@ static MOEK_UNUSED void moek_find_halves_by_(moek_gemm_args *a, size_t row, int 
         h->w[i] = (const char *)(own ? a->w_gate : a->w) + (size_t)first * row;
         h->bias[i] = bias ? (const uint16_t *)bias + first : NULL;
         h->scale[i] = (const float *)(!scale ? NULL : scale_rows == 1 ? scale + (size_t)first * scales
-                                      : scales_apart && first ? scale + (size_t)blocks * scales : scale);
-        h->shift[i] = scale_rows == 1 ? 0 : gated && !apart && !scales_apart ? first : a->n_offset;
+                                      : scales_separate && first ? scale + (size_t)blocks * scales : scale);
+        h->shift[i] = scale_rows == 1 ? 0 : gated && !apart && !scales_separate ? first : a->n_offset;
     }
 }
 /* The same with bits of an element of w. */

@@ -33,24 +33,24 @@ static moek_status moek_check_router_weights_(const moek_config *c, const moek_w
 }
 
 /* weights.w_gate and what belongs to it: all of it where config.up_layout says so, else nothing. */
-static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *weights, moek_text_ *why)
+static moek_status moek_bind_separate_(const moek_plan *plan, const moek_weights *weights, moek_text_ *why)
 {
     const moek_config *c = &plan->config;
     const uintptr_t gate = (uintptr_t)weights->w_gate, up = (uintptr_t)weights->w_up;
     int i, maps = 0;
-    if (c->up_layout != MOEK_UP_APART) {
+    if (c->up_layout != MOEK_UP_SEPARATE) {
         if (weights->w_gate || weights->w_gate_scale || weights->w_gate_bias)
-            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.up_layout is not MOEK_UP_APART: "
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.up_layout is not MOEK_UP_SEPARATE: "
                        "set it, or put gate and up into one array",
                        weights->w_gate ? "w_gate" : weights->w_gate_scale ? "w_gate_scale" : "w_gate_bias");
         return MOEK_OK;
     }
     if (!weights->w_gate)
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_gate is NULL; config.up_layout is MOEK_UP_APART, so gate is "
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_gate is NULL; config.up_layout is MOEK_UP_SEPARATE, so gate is "
                    "there and w_up is up alone");
     if (gate == up)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_gate and w_up are the same array; config.up_layout is "
-                   "MOEK_UP_APART, so they are two");
+                   "MOEK_UP_SEPARATE, so they are two");
     if (!weights->w_gate_scale != !weights->w_up_scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: weights with scales need them for both, "
                    "other ones have none", weights->w_gate_scale ? "w_up_scale" : "w_gate_scale",
@@ -71,7 +71,7 @@ static moek_status moek_bind_apart_(const moek_plan *plan, const moek_weights *w
 static moek_status moek_bind_second_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
 {
     const moek_config *c = &plan->config;
-    const int second = moek_format_of(c->quant)->second, apart = c->up_layout == MOEK_UP_APART;
+    const int second = moek_format_of(c->quant)->second, apart = c->up_layout == MOEK_UP_SEPARATE;
     const char *const given = w->w_up_global_scale ? "w_up_global_scale" : w->w_down_global_scale
                             ? "w_down_global_scale" : w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
     const char *const missing = !w->w_up_global_scale ? "w_up_global_scale" : !w->w_down_global_scale
@@ -84,7 +84,7 @@ static moek_status moek_bind_second_(const moek_plan *plan, const moek_weights *
                    moek_quant_name(c->quant));
     if (!apart && w->w_gate_global_scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_gate_global_scale is given, but config.up_layout is not "
-                   "MOEK_UP_APART: w_up_global_scale has that of gate, too");
+                   "MOEK_UP_SEPARATE: w_up_global_scale has that of gate, too");
     return MOEK_OK;
 }
 
@@ -92,13 +92,13 @@ static moek_status moek_bind_second_(const moek_plan *plan, const moek_weights *
 static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
 {
     const moek_config *c = &plan->config;
-    const int apart = c->up_layout == MOEK_UP_APART, any = w->w_up_zero || w->w_down_zero || w->w_gate_zero;
+    const int apart = c->up_layout == MOEK_UP_SEPARATE, any = w->w_up_zero || w->w_down_zero || w->w_gate_zero;
     if (any && !moek_format_of(c->quant)->zero)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_up_zero, w_down_zero or w_gate_zero is given, but config.quant is "
                    "%s, which has no zero points", moek_quant_name(c->quant));
     if (any && (!w->w_up_zero || !w->w_down_zero || !w->w_gate_zero != !apart))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_up_zero and w_down_zero go together, and w_gate_zero with them "
-                   "where config.up_layout is MOEK_UP_APART, and only there");
+                   "where config.up_layout is MOEK_UP_SEPARATE, and only there");
     return MOEK_OK;
 }
 
@@ -127,7 +127,7 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
         if (!scaled && (weights->w_up_scale || weights->w_down_scale))
             MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
                        "which has none%s", moek_quant_name(c->quant), blocks ? " beside its blocks" : "");
-        if ((status = moek_bind_apart_(plan, weights, &why)) != MOEK_OK) return status;
+        if ((status = moek_bind_separate_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_second_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_zeros_(plan, weights, &why)) != MOEK_OK) return status;
         if (!moek_format_of(c->quant)->static_x && (weights->x_scale || weights->h_scale))

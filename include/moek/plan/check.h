@@ -129,7 +129,7 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
                    moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
     if (c->logits_dtype < 0 || c->logits_dtype > MOEK_DTYPE_F32)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
-    if (c->up_layout < 0 || c->up_layout > MOEK_UP_APART)
+    if (c->up_layout < 0 || c->up_layout > MOEK_UP_SEPARATE)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_layout is %d; MOEK_UP_*", c->up_layout);
     if (c->format != MOEK_STANDARD && c->format != MOEK_BATCHED)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.format is %d; MOEK_STANDARD or MOEK_BATCHED", c->format);
@@ -239,10 +239,10 @@ static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d; of %s it is 0 to %d: the first column of the "
                    "shard %% %d, so (rank * inter) %% %d where shards are equal", c->inter_offset, f->name, shared - 1,
                    shared, shared);
-    if (c->inter_offset && moek_act_gated_(c->act) && c->up_layout != MOEK_UP_APART && !c->up_scales &&
+    if (c->inter_offset && moek_act_gated_(c->act) && c->up_layout != MOEK_UP_SEPARATE && !c->up_scales &&
         moek_rows_share_(c->quant))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
-                   "own: set up_scales = MOEK_UP_SCALES_APART, and pass them so", c->inter_offset);
+                   "own: set up_scales = MOEK_UP_SCALES_SEPARATE, and pass them so", c->inter_offset);
     if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, whose tiles of w_down begin "
                    "with the shard, and inter_offset is %d: leave weight_layout 0, or cut shards by whole groups of %d "
@@ -265,17 +265,17 @@ static moek_status moek_check_cpu_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
-    if (c->up_layout == MOEK_UP_APART && c->weight_layout == MOEK_WEIGHTS_TILED)
+    if (c->up_layout == MOEK_UP_SEPARATE && c->weight_layout == MOEK_WEIGHTS_TILED)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, which has gate and up in one "
-                   "array, and up_layout is MOEK_UP_APART: leave one of them 0");
-    if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_APART)
+                   "array, and up_layout is MOEK_UP_SEPARATE: leave one of them 0");
+    if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_SEPARATE)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
     if (c->up_scales && !moek_rows_share_(c->quant))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is for weights several rows of which share a scale, but "
                    "those of %s are %s: leave it 0", f->name, f->w_about);
     if (c->up_scales && moek_act_gated_(c->act) && moek_up_layout_(c) == MOEK_UP_INTERLEAVED)
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_APART, and rows of w_up are interleaved, "
-                   "so that the %d rows of a scale are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _APART",
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_SEPARATE, and rows of w_up are "
+                   "interleaved, so that the %d rows of a scale are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _SEPARATE",
                    f->w_scale.rows);
     return moek_check_shard_(c, why);
 }
@@ -351,7 +351,7 @@ static void moek_fill_defaults_(moek_config *c)
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
     if (moek_format_of(c->quant)->only_blocks) c->weight_layout = MOEK_WEIGHTS_BLOCKS;
     if (moek_act_gated_(c->act)) c->up_layout = moek_up_layout_(c);
-    if (c->up_layout == MOEK_UP_APART && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_APART;
+    if (c->up_layout == MOEK_UP_SEPARATE && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_SEPARATE;
     if (c->scale == 0) c->scale = 1;
     if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;
     if (c->router_eps == 0) c->router_eps = moek_method_of_(c->routing)->eps;

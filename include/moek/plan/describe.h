@@ -50,7 +50,7 @@ static void moek_describe_act_(const moek_config *c, moek_text_ *t)
 {
     static const char *const layouts[] = { "?", "gate, then up", "gate and up interleaved", "up, then gate",
                                            "up alone, gate in w_gate" };
-    const int layout = c->up_layout >= 0 && c->up_layout <= MOEK_UP_APART ? c->up_layout : 0;
+    const int layout = c->up_layout >= 0 && c->up_layout <= MOEK_UP_SEPARATE ? c->up_layout : 0;
     const int scales = moek_act_scales_(c->act), clamps = moek_act_clamps_(c->act);
     const char *const name = moek_act_name(c->act);
     moek_append_(t, "act       %s", name ? name : "?");

@@ -77,7 +77,7 @@ static moek_status moek_expand_(const moek_plan *plan, int down, const moek_tabl
     status = plan->chosen.expand->launch(&a, stream);
     g->w = w->expanded; g->w_scale = w->expanded_scale;
     g->tiled = 0;
-    g->scales_apart = gated && a.w_step == 1 && moek_rows_share_(plan->chosen.up[plan->chosen.expanded]->quant);
+    g->scales_separate = gated && a.w_step == 1 && moek_rows_share_(plan->chosen.up[plan->chosen.expanded]->quant);
     g->early = 0;                                      /* a GEMM looks at weights before the previous kernel is done */
     return status;
 }

@@ -18,7 +18,7 @@ static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->act = c->act; g->alpha = c->alpha; g->beta = c->beta; g->limit = c->limit;
     g->w_gate = plan->weights.w_gate; g->gate_scale = plan->weights.w_gate_scale;
     g->gate_bias = plan->weights.w_gate_bias;
-    g->scales_apart = gated && c->up_scales; g->n_offset = c->inter_offset; g->k_offset = 0;
+    g->scales_separate = gated && c->up_scales; g->n_offset = c->inter_offset; g->k_offset = 0;
     g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
     g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
     g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
@@ -31,7 +31,7 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->n = c->hidden; g->k = c->inter; g->w_rows = c->hidden;
     g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
     g->w_gate = NULL; g->gate_scale = NULL; g->gate_bias = NULL;
-    g->scales_apart = g->n_offset = 0; g->k_offset = c->inter_offset;
+    g->scales_separate = g->n_offset = 0; g->k_offset = c->inter_offset;
     g->tiled = c->weight_layout;
 }
 
@@ -97,12 +97,12 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     if (!k) return MOEK_E_NO_KERNEL;
     if (host ? stream != NULL : moek_device_current_() != plan->device) return MOEK_E_ARGUMENT;
     if (!(host ? moek_can_panel_ : moek_can_tile_)(&plan->config)) return MOEK_E_ARGUMENT;
-    if (!down && !host && plan->config.up_layout == MOEK_UP_APART) return MOEK_E_ARGUMENT;
+    if (!down && !host && plan->config.up_layout == MOEK_UP_SEPARATE) return MOEK_E_ARGUMENT;
     memset(&g, 0, sizeof g);
     memset(&a, 0, sizeof a);
     if (down) moek_down_weights_(plan, &g);
     else moek_up_weights_(plan, &g);
-    if (!down && plan->config.up_layout == MOEK_UP_APART) g.w_rows = g.n;     /* gate or up alone */
+    if (!down && plan->config.up_layout == MOEK_UP_SEPARATE) g.w_rows = g.n;  /* gate or up alone */
     a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
     a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
     a.back = back; a.from = from; a.to = to;
