@@ -90,7 +90,7 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
     }
     r.tokens = 1; r.hidden = h; r.inter = c->inter; r.slots = k; r.experts = k;
     r.format = format_with(moek_format_of(c->quant), c->block); r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
-    r.up_layout = MOEK_UP_HALVES;
+    r.up_layout = MOEK_UP_GATE_UP;
     r.x = host_x; r.ids = ids; r.weights = weights; r.w = &w;
     ref_layer(&r, want);
     ref_distance d = ref_compare_t(host_y, want, h, r.dtype);

@@ -342,7 +342,7 @@ def check_models(models, where, manifest, header):
     if not isinstance(models, dict):
         raise Bad(f"{where}: models must be a table, as in  [models]")
     words = {"quant": list(manifest["quant"]), "act": list(manifest["act"]), "group_score": ["MAX", "TOP2"],
-             "up_layout": ["HALVES", "INTERLEAVED", "SWAPPED"], "routing": enum_names(header, "MOEK_EACH_ROUTING")}
+             "up_layout": ["GATE_UP", "INTERLEAVED", "SWAPPED"], "routing": enum_names(header, "MOEK_EACH_ROUTING")}
     taken = {n.upper() for n in words["quant"] + words["act"]}
     for name, model in models.items():
         at = f"{where}: {shown(name)}"

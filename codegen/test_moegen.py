@@ -254,7 +254,7 @@ def test_expert_names():
             check(says('["a.L."]', row_of(**{key: nonsense}), f"{key} = {nonsense}") or fits,
                   f"names.experts: {key} = {nonsense[:100]}: accepted")
     for other in ({"models": None}, {"router": None}, {"down": None}, {"up": None}, {"gate_up": '"m.N.x"'},
-                  {"down": '"m.d"'}, {"up": '"m.N.N.u"'}, {"unknown": "1"}, {"order": '"HALVES"'}):
+                  {"down": '"m.d"'}, {"up": '"m.N.N.u"'}, {"unknown": "1"}, {"order": '"GATE_UP"'}):
         check(says('["a.L."]', row_of(**other), str(other)), f"names.experts: {other}: accepted")
     check(not says('["a.L."]', row_of(gate=None), "not gated"), "names: a row that is not gated is refused")
 

@@ -504,7 +504,7 @@ static inline int checkpoint_config(checkpoint *c, checkpoint_layer *l)
     m->block = f->blocks ? l->format->block : 0;       /* (int4_a8 says itself that it has 128) */
     m->dtype = json_is(type, "float16") ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     if (f->w_bits == 16) m->dtype = f->w == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
-    m->up_layout = l->names->interleaved ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+    m->up_layout = l->names->interleaved ? MOEK_UP_INTERLEAVED : MOEK_UP_GATE_UP;
     if (f->w_scale.rows > 1 && which == MOEK_MATRIX_UP) m->up_scales = MOEK_UP_SCALES_SEPARATE;   /* quantized apart */
     if (l->format->source == MOEK_FROM_FP8_TENSOR && !checkpoint_one_number(c, l, l->format->scale))
         m->quant = f->x_bits < 16 ? MOEK_FP8C : MOEK_FP8C_A16;
@@ -728,7 +728,7 @@ static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, in
     memset(a, 0, sizeof *a);
     a->source = f->source;
     a->why = c->why; a->why_size = sizeof c->why;
-    if (l->names->cut) place.up_layout = MOEK_UP_HALVES;               /* halves of rows that are in order already */
+    if (l->names->cut) place.up_layout = MOEK_UP_GATE_UP;              /* halves of rows that are in order already */
     if (moek_import_place(&place, w, which, e - first, a) != MOEK_OK || !checkpoint_fits(c, l, has, e)) return 0;
     type = moek_format_of(a->quant)->w_scale.type;
     a->their_w = checkpoint_of(c, l, has, e, f->w, &a->w_tensor, &t);

@@ -584,7 +584,7 @@ static inline int gguf_shapes(gguf *g, gguf_layer *l)
     c->quant = gguf_quant(up->type);
     c->dtype = moek_format_of(c->quant)->w == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     if (gate) c->up_layout = MOEK_UP_SEPARATE;
-    else if (l->matrix[MOEK_MATRIX_GATE_UP]) c->up_layout = MOEK_UP_HALVES;
+    else if (l->matrix[MOEK_MATRIX_GATE_UP]) c->up_layout = MOEK_UP_GATE_UP;
     return 1;
 }
 /* deepseek2 and glm4moe: what their keys say.  DeepSeek-V3 (61 layers) has 8 groups, which old files do not say. */

@@ -55,7 +55,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -99,11 +99,11 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const float *)a->a_scale)[0] *
-                                ((const float *)a->halves.scale[of])[e];
+                                ((const float *)a->gate_up.scale[of])[e];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -124,7 +124,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 0, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -181,7 +181,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -225,11 +225,11 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const float *)a->a_scale)[MOEK_K_(from)(a, p0 + r)] *
-                                ((const float *)a->halves.scale[of])[w_row];
+                                ((const float *)a->gate_up.scale[of])[w_row];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -250,7 +250,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -317,7 +317,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 127) / 128;
     const size_t x_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -370,8 +370,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -391,7 +391,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 128, 128, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -483,7 +483,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 31) / 32;
     const size_t x_blocks = ((size_t)all + 31) / 32;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -539,8 +539,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -560,7 +560,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 8, 1, 32, 0);
+    moek_find_gate_up_of_(&found, 8, 8, 1, 32, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -627,7 +627,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     uint16_t x_tail[PIECE];
@@ -670,10 +670,10 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
-            const float scale = ((const float *)a->halves.scale[of])[e];
+            const float scale = ((const float *)a->gate_up.scale[of])[e];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -694,7 +694,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 0, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -761,7 +761,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     uint16_t x_tail[PIECE];
@@ -804,10 +804,10 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
-            const float scale = ((const float *)a->halves.scale[of])[w_row];
+            const float scale = ((const float *)a->gate_up.scale[of])[w_row];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -828,7 +828,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -904,7 +904,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     uint16_t x_tail[PIECE];
@@ -956,8 +956,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -977,7 +977,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 128, 128, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -1069,7 +1069,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 31) / 32;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1127,8 +1127,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -1148,7 +1148,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 4, 8, 1, 32, 0);
+    moek_find_gate_up_of_(&found, 4, 8, 1, 32, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -1252,7 +1252,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 31) / 32;
     const size_t x_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1317,8 +1317,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -1338,7 +1338,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 4, 8, 1, 32, 0);
+    moek_find_gate_up_of_(&found, 4, 8, 1, 32, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -1430,7 +1430,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 15) / 16;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 16, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1488,8 +1488,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const moek_gemm_more_args *)a)->global[of][e *
                                 ((const moek_gemm_more_args *)a)->globals];
@@ -1513,7 +1513,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 8, 1, 16, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -1605,7 +1605,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 15) / 16;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 16, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1665,8 +1665,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const float *)a->a_scale)[MOEK_K_(from)(a, p0 + r)] *
                                 ((const moek_gemm_more_args *)a)->global[of][e *
@@ -1691,7 +1691,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 8, 1, 16, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -1784,7 +1784,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 15) / 16;
     const size_t x_blocks = ((size_t)all + 15) / 16;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 16, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1846,8 +1846,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const moek_gemm_more_args *)a)->global[of][e *
                                 ((const moek_gemm_more_args *)a)->globals] *
@@ -1872,7 +1872,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 8, 1, 16, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -1959,7 +1959,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -2023,8 +2023,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -2044,7 +2044,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 4, 32, 1, 128, 0);
+    moek_find_gate_up_of_(&found, 4, 32, 1, 128, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -2101,7 +2101,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -2143,11 +2143,11 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const float *)a->a_scale)[MOEK_K_(from)(a, p0 + r)] *
-                                ((const float *)a->halves.scale[of])[w_row];
+                                ((const float *)a->gate_up.scale[of])[w_row];
             sum[s][r] = (float)sum[s][r] * scale + bias;
         }
     }
@@ -2168,7 +2168,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -2235,7 +2235,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     uint16_t x_tail[PIECE];
@@ -2278,10 +2278,10 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
-            const float scale = ((const float *)a->halves.scale[of])[w_row];
+            const float scale = ((const float *)a->gate_up.scale[of])[w_row];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -2302,7 +2302,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -2405,7 +2405,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 31) / 32;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -2470,8 +2470,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -2491,7 +2491,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, 32, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 32, 0);
     moek_find_more_(&found, 4, 32);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -2595,7 +2595,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 63) / 64;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 64, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -2660,8 +2660,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -2681,7 +2681,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, 64, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 64, 0);
     moek_find_more_(&found, 4, 64);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -2780,7 +2780,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
     const size_t w_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -2845,8 +2845,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -2866,7 +2866,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, 128, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 128, 0);
     moek_find_more_(&found, 4, 128);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -2944,7 +2944,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
     moek_dots_ dots;
@@ -3003,10 +3003,10 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
-            const float scale = moek_from_t_(((const uint16_t *)a->halves.scale[of])[w_row], a->dtype);
+            const float scale = moek_from_t_(((const uint16_t *)a->gate_up.scale[of])[w_row], a->dtype);
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -3027,7 +3027,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, 0, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 0, 0);
     moek_find_more_(&found, 4, 0);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -3104,7 +3104,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 34;
     uint16_t x_tail[PIECE];
@@ -3146,8 +3146,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3167,7 +3167,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 34, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 34, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3243,7 +3243,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 18;
     uint16_t x_tail[PIECE];
@@ -3285,8 +3285,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3306,7 +3306,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3382,7 +3382,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 20;
     uint16_t x_tail[PIECE];
@@ -3424,8 +3424,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3445,7 +3445,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 20, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 20, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3521,7 +3521,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 22;
     uint16_t x_tail[PIECE];
@@ -3563,8 +3563,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3584,7 +3584,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 22, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 22, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3660,7 +3660,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 24;
     uint16_t x_tail[PIECE];
@@ -3702,8 +3702,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3723,7 +3723,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 24, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 24, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3799,7 +3799,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 84;
     uint16_t x_tail[PIECE];
@@ -3841,8 +3841,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3862,7 +3862,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 84, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 84, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3938,7 +3938,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 110;
     uint16_t x_tail[PIECE];
@@ -3980,8 +3980,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4001,7 +4001,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 110, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 110, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4077,7 +4077,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 144;
     uint16_t x_tail[PIECE];
@@ -4119,8 +4119,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4140,7 +4140,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 144, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 144, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4216,7 +4216,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 176;
     uint16_t x_tail[PIECE];
@@ -4258,8 +4258,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4279,7 +4279,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 176, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 176, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4355,7 +4355,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 210;
     uint16_t x_tail[PIECE];
@@ -4397,8 +4397,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4418,7 +4418,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 210, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 210, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4494,7 +4494,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 18;
     uint16_t x_tail[PIECE];
@@ -4536,8 +4536,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4557,7 +4557,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4633,7 +4633,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 136;
     uint16_t x_tail[PIECE];
@@ -4675,8 +4675,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4696,7 +4696,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 136, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 136, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;

@@ -28,7 +28,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint16_t tail[PIECE];
     size_t from[M];
@@ -70,8 +70,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -91,7 +91,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 16, 32, 0, 0, 0);
+    moek_find_gate_up_of_(&found, 16, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;

@@ -45,7 +45,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -59,7 +59,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -103,11 +103,11 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const float *)a->a_scale)[0] *
-                                ((const float *)a->halves.scale[of])[e];
+                                ((const float *)a->gate_up.scale[of])[e];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -133,7 +133,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 0, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -180,7 +180,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -194,7 +194,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -238,11 +238,11 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const float *)a->a_scale)[MOEK_K_(from)(a, p0 + r)] *
-                                ((const float *)a->halves.scale[of])[w_row];
+                                ((const float *)a->gate_up.scale[of])[w_row];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -268,7 +268,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -315,7 +315,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -331,7 +331,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 127) / 128;
     const size_t x_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -384,8 +384,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -410,7 +410,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 128, 128, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -477,7 +477,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -493,7 +493,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 31) / 32;
     const size_t x_blocks = ((size_t)all + 31) / 32;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -549,8 +549,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -575,7 +575,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 8, 1, 32, 0);
+    moek_find_gate_up_of_(&found, 8, 8, 1, 32, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -632,7 +632,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -646,7 +646,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     uint16_t x_tail[PIECE];
@@ -689,10 +689,10 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
-            const float scale = ((const float *)a->halves.scale[of])[e];
+            const float scale = ((const float *)a->gate_up.scale[of])[e];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -718,7 +718,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 0, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -775,7 +775,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -789,7 +789,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     uint16_t x_tail[PIECE];
@@ -832,10 +832,10 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
-            const float scale = ((const float *)a->halves.scale[of])[w_row];
+            const float scale = ((const float *)a->gate_up.scale[of])[w_row];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -861,7 +861,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -918,7 +918,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -933,7 +933,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     uint16_t x_tail[PIECE];
@@ -985,8 +985,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -1011,7 +1011,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 128, 128, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -1079,7 +1079,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -1094,7 +1094,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 31) / 32;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1152,8 +1152,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -1178,7 +1178,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 4, 8, 1, 32, 0);
+    moek_find_gate_up_of_(&found, 4, 8, 1, 32, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -1254,7 +1254,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -1270,7 +1270,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 31) / 32;
     const size_t x_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1335,8 +1335,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -1361,7 +1361,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 4, 8, 1, 32, 0);
+    moek_find_gate_up_of_(&found, 4, 8, 1, 32, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -1429,7 +1429,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -1444,7 +1444,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 15) / 16;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 16, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1502,8 +1502,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const moek_gemm_more_args *)a)->global[of][e *
                                 ((const moek_gemm_more_args *)a)->globals];
@@ -1532,7 +1532,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 8, 1, 16, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -1600,7 +1600,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -1615,7 +1615,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 15) / 16;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 16, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1675,8 +1675,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const float *)a->a_scale)[MOEK_K_(from)(a, p0 + r)] *
                                 ((const moek_gemm_more_args *)a)->global[of][e *
@@ -1706,7 +1706,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 8, 1, 16, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -1774,7 +1774,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -1790,7 +1790,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 15) / 16;
     const size_t x_blocks = ((size_t)all + 15) / 16;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 16, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -1852,8 +1852,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const moek_gemm_more_args *)a)->global[of][e *
                                 ((const moek_gemm_more_args *)a)->globals] *
@@ -1883,7 +1883,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 8, 1, 16, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -1951,7 +1951,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -1966,7 +1966,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -2030,8 +2030,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -2056,7 +2056,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 4, 32, 1, 128, 0);
+    moek_find_gate_up_of_(&found, 4, 32, 1, 128, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -2103,7 +2103,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -2117,7 +2117,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     size_t from[M];
@@ -2159,11 +2159,11 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             const float scale = ((const float *)a->a_scale)[MOEK_K_(from)(a, p0 + r)] *
-                                ((const float *)a->halves.scale[of])[w_row];
+                                ((const float *)a->gate_up.scale[of])[w_row];
             sum[s][r] = (float)sum[s][r] * scale + bias;
         }
     }
@@ -2189,7 +2189,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -2246,7 +2246,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -2260,7 +2260,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     uint8_t tail[PIECE];
     uint16_t x_tail[PIECE];
@@ -2303,10 +2303,10 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
-            const float scale = ((const float *)a->halves.scale[of])[w_row];
+            const float scale = ((const float *)a->gate_up.scale[of])[w_row];
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -2332,7 +2332,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_of_(&found, 8, 32, 1, 0, 0);
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -2411,7 +2411,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -2426,7 +2426,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 31) / 32;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 32, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -2491,8 +2491,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -2517,7 +2517,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, 32, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 32, 0);
     moek_find_more_(&found, 4, 32);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -2597,7 +2597,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -2612,7 +2612,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 63) / 64;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 64, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -2677,8 +2677,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -2703,7 +2703,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, 64, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 64, 0);
     moek_find_more_(&found, 4, 64);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -2783,7 +2783,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -2798,7 +2798,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
     const size_t w_blocks = ((size_t)all + 127) / 128;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
     float w_scale[X / PIECE * GROUPS + MORE];
@@ -2863,8 +2863,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -2889,7 +2889,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, 128, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 128, 0);
     moek_find_more_(&found, 4, 128);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -2957,7 +2957,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -2971,7 +2971,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], lanes[M][MOEK_LANES];
     enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
     moek_dots_ dots;
@@ -3030,10 +3030,10 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
-            const float scale = moek_from_t_(((const uint16_t *)a->halves.scale[of])[w_row], a->dtype);
+            const float scale = moek_from_t_(((const uint16_t *)a->gate_up.scale[of])[w_row], a->dtype);
             sum[s][r] = sum[s][r] * scale + bias;
         }
     }
@@ -3059,7 +3059,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *(const moek_gemm_more_args *)a;
-    moek_find_halves_of_(&found.gemm, 4, 16, 1, 0, 0);
+    moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 0, 0);
     moek_find_more_(&found, 4, 0);
     a = &found.gemm;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
@@ -3126,7 +3126,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -3140,7 +3140,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 34;
     uint16_t x_tail[PIECE];
@@ -3182,8 +3182,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3208,7 +3208,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 34, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 34, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3274,7 +3274,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -3288,7 +3288,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 18;
     uint16_t x_tail[PIECE];
@@ -3330,8 +3330,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3356,7 +3356,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3422,7 +3422,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -3436,7 +3436,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 20;
     uint16_t x_tail[PIECE];
@@ -3478,8 +3478,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3504,7 +3504,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 20, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 20, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3570,7 +3570,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -3584,7 +3584,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 22;
     uint16_t x_tail[PIECE];
@@ -3626,8 +3626,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3652,7 +3652,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 22, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 22, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3718,7 +3718,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -3732,7 +3732,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 24;
     uint16_t x_tail[PIECE];
@@ -3774,8 +3774,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3800,7 +3800,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 24, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 24, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -3866,7 +3866,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -3880,7 +3880,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 84;
     uint16_t x_tail[PIECE];
@@ -3922,8 +3922,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -3948,7 +3948,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 84, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 84, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4014,7 +4014,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -4028,7 +4028,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 110;
     uint16_t x_tail[PIECE];
@@ -4070,8 +4070,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4096,7 +4096,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 110, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 110, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4162,7 +4162,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -4176,7 +4176,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 144;
     uint16_t x_tail[PIECE];
@@ -4218,8 +4218,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4244,7 +4244,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 144, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 144, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4310,7 +4310,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -4324,7 +4324,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 176;
     uint16_t x_tail[PIECE];
@@ -4366,8 +4366,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4392,7 +4392,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 176, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 176, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4458,7 +4458,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -4472,7 +4472,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 210;
     uint16_t x_tail[PIECE];
@@ -4514,8 +4514,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4540,7 +4540,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 210, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 210, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4606,7 +4606,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -4620,7 +4620,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 32 * 18;
     uint16_t x_tail[PIECE];
@@ -4662,8 +4662,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4688,7 +4688,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
@@ -4754,7 +4754,7 @@ static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s,
     const int halves = a->w_rows == 2 * a->n ? 2 : 1;
     if (halves == 2) {
         *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->halves.step;
+        return (size_t)(j0 + s / 2) * a->gate_up.step;
     }
     return (size_t)(j0 + s);
 }
@@ -4768,7 +4768,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
     const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
     const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
     const int all = a->k;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     float x[X], piece[PIECE], lanes[M][MOEK_LANES];
     const size_t w_row_bytes = (size_t)a->k / 256 * 136;
     uint16_t x_tail[PIECE];
@@ -4810,8 +4810,8 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
-        const size_t w_row = (size_t)e * a->halves.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) sum[s][r] += bias;
     }
     for (r = 0; r < rows; r++) {
@@ -4836,7 +4836,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
     (void)stream;
     if (!a) return MOEK_OK;
     found = *a;
-    moek_find_halves_by_(&found, (size_t)(&found)->k / 256 * 136, 32, 0, 0, 0);
+    moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 136, 32, 0, 0, 0);
     a = &found;
     groups = (a->n + COLUMNS - 1) / COLUMNS;
     tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;

@@ -23,8 +23,8 @@ import torch
 FORMATS = {torch.bfloat16: b"bf16", torch.float16: b"fp16", torch.float8_e4m3fn: b"fp8b128",       # by the weights
            torch.uint8: b"mxfp4_a16", torch.int32: b"int4_a16"}        # (integers: elements of 4 bits, packed)
 DTYPES = {torch.bfloat16: 1, torch.float16: 2}         # of x and y: MOEK_DTYPE_*
-UP_HALVES, UP_INTERLEAVED = 1, 2                       # MOEK_UP_*
-UP_SCALES_SEPARATE = 1                                    # MOEK_UP_SCALES_*
+UP_GATE_UP, UP_INTERLEAVED = 1, 2                      # MOEK_UP_*
+UP_SCALES_SEPARATE = 1                                 # MOEK_UP_SCALES_*
 WEIGHTS_TILED = 1                                      # MOEK_WEIGHTS_*
 CPU_ROWS = 1 << 4                                      # bit of MOEK_BACKEND_CPU in config.exclude
 CHUNK = 4096                                           # tokens that share a workspace: longer prefills run in chunks

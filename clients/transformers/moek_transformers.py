@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from transformers.integrations import finegrained_fp8, moe
 
 import moek_torch
-from moek_torch import DTYPES, FORMATS, UP_HALVES, UP_INTERLEAVED, Formula, Weights, settings
+from moek_torch import DTYPES, FORMATS, UP_GATE_UP, UP_INTERLEAVED, Formula, Weights, settings
 
 
 def register(moek=None, library=None, one_launch=False):
@@ -107,7 +107,7 @@ def _activation(module, device):
     g, u = (x.reshape(1, -1) for x in torch.meshgrid(some, some, indexing="ij"))
     numbers = {float(v) for v in vars(module).values() if isinstance(v, (int, float)) and not isinstance(v, bool)}
     numbers = sorted(v for v in numbers if 0 < v < 1e4)
-    layouts = {UP_HALVES: torch.cat([g, u], 1), UP_INTERLEAVED: torch.stack([g, u], 2).flatten(1)}
+    layouts = {UP_GATE_UP: torch.cat([g, u], 1), UP_INTERLEAVED: torch.stack([g, u], 2).flatten(1)}
     for up_layout, both in layouts.items():
         got = module._apply_gate(both)
         for act, f in GATED.items():

@@ -49,7 +49,7 @@ typedef struct moek_config {
     int dtype;                        /* T, of x, y and biases: MOEK_DTYPE_BF16, _FP16; default: as quant, else bf16  */
 
     float alpha, beta, limit;         /* of the activation; 0: as above                                               */
-    int up_layout;                    /* MOEK_UP_*; default: INTERLEAVED for SWIGLUOAI, else HALVES                   */
+    int up_layout;                    /* MOEK_UP_*; default: INTERLEAVED for SWIGLUOAI, else GATE_UP                  */
     int ue8m0;                        /* fp8b128, mxfp4_a8: round activation scales up to powers of two               */
     int router_weight_on_input;       /* multiply x by the weight before the experts; topk 1 only                     */
 

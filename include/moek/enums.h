@@ -66,7 +66,7 @@ enum {                                                /* which part applies the 
     MOEK_CONTIGUOUS,                                  /* out is [rows][topk][hidden] */
     MOEK_NAIVE_BATCHED                                /* out is [local experts][max rows][hidden] */
 };
-enum { MOEK_UP_DEFAULT, MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
+enum { MOEK_UP_DEFAULT, MOEK_UP_GATE_UP, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
             /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate]; SEPARATE: up alone, and gate in weights.w_gate */
 enum { MOEK_UP_SCALES_TOGETHER, MOEK_UP_SCALES_SEPARATE };         /* moek_weights: w_up_scale */
 enum { MOEK_WEIGHTS_CHECKPOINT, MOEK_WEIGHTS_TILED, MOEK_WEIGHTS_PANELS, MOEK_WEIGHTS_BLOCKS };

@@ -192,7 +192,7 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *              128) whose number g has k from 128 g - k_offset on.                                                   */
 /* w, its bias and its scales as kernels see them, in two halves.  [0]: gate; in some kernels, that of gate and up which
  * lies first in memory.  [1]: the other.  Not gated: both halves are all of w. */
-typedef struct moek_halves {
+typedef struct moek_gate_up {
     const void *w[2], *bias[2];     /* row 0 of expert 0 (bias: or NULL)                                             */
     const float *scale[2];          /* fp8t, fp8c, and where each row has scales (of another type: cast): likewise.
                                        fp8b128: for row j, row (shift + j * step) / 128 of scales from here on       */
@@ -200,7 +200,7 @@ typedef struct moek_halves {
     int step;                       /* rows from j to j + 1                                                          */
     int rows, scale_rows;           /* rows from an expert to the next: of w, bias and fp8c scales; of fp8b128 scales */
     int swapped;                    /* [0] is up                                                                     */
-} moek_halves;
+} moek_gate_up;
 typedef struct moek_gemm_args {
     int n, k, w_rows;               /* w_rows: rows of w an expert holds (up: 2 * inter if gated; down: hidden)       */
     int experts, max_blocks;        /* experts on this rank; the most row blocks there can be: standard, of all experts;
@@ -258,7 +258,7 @@ typedef struct moek_gemm_args {
                                        sm90: of 64, and 0 for rows that quantize h                                   */
     int k_offset;                   /* down of fp8b128: see above; < 128.  sm80: a multiple of 16; sm90: of 64, not
                                        tiled, and 0 for rows that quantize h                                         */
-    moek_halves halves;             /* launchers fill it from the fields above; callers leave it                     */
+    moek_gate_up gate_up;             /* launchers fill it from the fields above; callers leave it                    */
 } moek_gemm_args;
 /* What rows of formats with a second scale, of w or x, or zero points take: more than a moek_gemm_args, which comes
  * first. */
@@ -272,7 +272,7 @@ typedef struct moek_gemm_more_args {
                                        has them, aligned to 16 bytes.  NULL: there are none                          */
     const void *gate_zero;          /* with w_gate: of w_gate                                                        */
     const float *a_global_scale;    /* of a, on top of a_scale: [1], where the format has that; else NULL            */
-    const float *global[2];         /* as moek_halves has scales, found likewise.  Of expert 0, or NULL              */
+    const float *global[2];         /* as moek_gate_up has scales, found likewise.  Of expert 0, or NULL             */
     int globals;                    /* from an expert to the next                                                    */
     const void *zero[2];            /* row 0 of expert 0, or NULL                                                    */
 } moek_gemm_more_args;

@@ -191,7 +191,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
             find_tile(p, b, number, !UP, &at);
             if constexpr (BLOCKED) {                   /* of each 64 rows of w of the tile */
                 const int j = at.j0 + 64 * (UP && b->gated ? t / 2 : t);
-                w_scale = moek_scales_of_(&a->halves, UP ? t % 2 : 0, at.e, min(j, a->n - 1), z->steps);
+                w_scale = moek_scales_of_(&a->gate_up, UP ? t % 2 : 0, at.e, min(j, a->n - 1), z->steps);
             }
             for (step = 0; step < z->steps; step++) {
                 if (two) {
@@ -384,13 +384,13 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         const moek_gemm_args *const a = &p->up;
         const int t = moek_opaque_int_(threadIdx.x), mine = t / 128 - 1;     /* nothing of it is kept through a loop */
         const int lane = t % 32, warp = t % 128 / 32, g = lane / 4, n = moek_opaque_int_(a->n);
-        const int gated = a->w_rows > n, swapped = a->halves.swapped;
+        const int gated = a->w_rows > n, swapped = a->gate_up.swapped;
         const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
         int part, b, i;
         if (gated && !swapped && !a->bias && a->act == MOEK_SILU && !(a->limit > 0)) {
             if constexpr (BY_TENSOR) {
                 const float s = *MOEK_F32_(a->a_scale);
-                const float scale[2] = { s * a->halves.scale[0][at->e], s * a->halves.scale[1][at->e] };
+                const float scale[2] = { s * a->gate_up.scale[0][at->e], s * a->gate_up.scale[1][at->e] };
                 #pragma unroll
                 for (i = 0; i < M; i++) sum[i / (M / 2)][i % (M / 2)] *= scale[i / 2 % 2];
             }
@@ -405,7 +405,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
                 #pragma unroll
                 for (i = 0; i < 2; i++) {              /* a column behind the last is not stored: any bias will do */
                     const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-                    w_row[i] = column * a->halves.step;
+                    w_row[i] = column * a->gate_up.step;
                 }
                 moek_scale_sums_(a, sum[b], M, BY_TENSOR, at->e, w_row, dtype);
                 moek_act_sums_<M>(a, sum[b], swapped);

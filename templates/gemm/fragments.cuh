@@ -221,7 +221,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
             if (BY_BLOCK && u < N / 32) {              /* half u % 2 of 64 rows of w: their scale, of the first 128 */
                 const int w_column = tile.j0 + u / 2 * (UP && a->w_rows > b->n ? 32 : 64);
-                const moek_halves *const h = &a->halves;
+                const moek_gate_up *const h = &a->gate_up;
                 w_scale = h->scale[u % 2] + ((size_t)tile.e * h->scale_rows +
                           (h->shift[u % 2] + min(w_column, b->n - 1) * h->step) / 128) * (size_t)b->range.steps;
             }
@@ -541,7 +541,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* One zero point a row: of this lane's rows of w, as for 64 of k.  block: of 64 rows of w of the tile. */
     MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *tile, int n, int block)
     {
-        const moek_halves *const h = &args->gemm.halves;
+        const moek_gate_up *const h = &args->gemm.gate_up;
         const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4;
         const int gated = UP ? args->gemm.w_rows > n : 0;
         const int j = tile->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);
@@ -563,7 +563,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4;
-        const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->halves.swapped : 0;
+        const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->gate_up.swapped : 0;
         const int j = tile->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);   /* of the warp's row 0 */
         const float lifted = Format::lift(dtype);      /* sums are too small by it */
         float scale[2] = { lifted, lifted }, bias[2] = {0, 0};
@@ -573,12 +573,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         for (i = 0; i < 2; i++) {
             const int column = gated ? j + g : j + g + 8 * i;
             if (a->bias)
-                bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])
-                                       [(size_t)tile->e * a->halves.rows + column * (UP ? a->halves.step : 1)], dtype);
+                bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])
+                                       [(size_t)tile->e * a->gate_up.rows + column * (UP ? a->gate_up.step : 1)],
+                        dtype);
             if constexpr (Format::SECOND) scale[i] *= moek_second_of_(args, i, tile->e);
             if constexpr (!E4M3 && BY_ROW) {
-                const size_t w_row = (size_t)tile->e * a->halves.scale_rows + column * a->halves.step;
-                scale[i] *= Format::w_scale(a->halves.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : tile->e, dtype);
+                const size_t w_row = (size_t)tile->e * a->gate_up.scale_rows + column * a->gate_up.step;
+                scale[i] *= Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : tile->e, dtype);
             }
         }
         #pragma unroll

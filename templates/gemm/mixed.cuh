@@ -141,7 +141,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void place_scales(scales_at *places, lanes *to_lanes, zeros_at *to_zeros, const Args *args,
                                   const int32_t *row, int r0, int e, int groups)
     {
-        const moek_halves *const h = &((const moek_gemm_args *)args)->halves;
+        const moek_gate_up *const h = &((const moek_gemm_args *)args)->gate_up;
         const unsigned g = threadIdx.x % 32 / 4 * (unsigned)h->step;
         int mi;
         #pragma unroll
@@ -428,9 +428,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
 
         const unsigned char *const x = (const unsigned char *)a->a;
-        const unsigned char *const w = (const unsigned char *)a->halves.w[0] +
-                                       (size_t)e * a->halves.rows * k / (8 / W_BITS);
-        const ptrdiff_t apart = UP ? (const unsigned char *)a->halves.w[1] - (const unsigned char *)a->halves.w[0] : 0;
+        const unsigned char *const w = (const unsigned char *)a->gate_up.w[0] +
+                                       (size_t)e * a->gate_up.rows * k / (8 / W_BITS);
+        const ptrdiff_t apart =
+            UP ? (const unsigned char *)a->gate_up.w[1] - (const unsigned char *)a->gate_up.w[0] : 0;
         const int of_k = warp % WK, r0 = warp / WK * (MI * 16);
         const int k_offset = SHIFTED ? a->k_offset : 0, steps = (k_offset + k + STEP - 1) / STEP;
         copies copied;

@@ -85,8 +85,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             const int r = (int)threadIdx.x + i * THREADS, scaled = r < M + R ? row[r] : -1;
             const int half = UP ? r - M >= R / 2 : 0;                  /* (not gated: both are the same) */
             s->source[i] = scaled < 0 ? NULL : r < M ? (const uint8_t *)a->a_scale + (size_t)scaled * groups
-                     : (const uint8_t *)MOEK_HALF_(a->halves.scale, half) +
-                       ((size_t)e * a->halves.rows + scaled) * groups;
+                     : (const uint8_t *)MOEK_HALF_(a->gate_up.scale, half) +
+                       ((size_t)e * a->gate_up.rows + scaled) * groups;
         }
     }
     MOEK_DEVICE void fetch(scales *s, int g, int groups)
@@ -193,9 +193,10 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         const int k_offset = SHIFTED ? a->k_offset : 0;
         const int row_bytes = k * ELEMENT, steps = (k_offset + row_bytes + STEP - 1) / STEP;
         const unsigned char *const x = (const unsigned char *)a->a;
-        const ptrdiff_t apart = UP ? (const unsigned char *)a->halves.w[1] - (const unsigned char *)a->halves.w[0] : 0;
+        const ptrdiff_t apart =
+            UP ? (const unsigned char *)a->gate_up.w[1] - (const unsigned char *)a->gate_up.w[0] : 0;
         const unsigned char *const w =
-            UP ? (const unsigned char *)a->halves.w[0] + (size_t)e * a->halves.rows * row_bytes
+            UP ? (const unsigned char *)a->gate_up.w[0] + (size_t)e * a->gate_up.rows * row_bytes
                : (const unsigned char *)a->w + (size_t)e * a->w_rows * row_bytes;
         const int chunk = t % 8, copy_row = t / 8;                     /* what this thread copies */
         unsigned char *const smem_copy = shared + copy_row * STEP + (chunk ^ copy_row % 8) * 16;
@@ -207,8 +208,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             const int scaled = t < M ? row[t] : t < SCALES ? row[M + 8 * (t - M)] : -1;
             const int half = UP ? 8 * (t - M) >= R / 2 : 0;            /* (not gated: both are the same) */
             scale = scaled < 0 ? NULL : t < M ? MOEK_F32_(a->a_scale) + (size_t)scaled * groups
-                  : MOEK_HALF_(a->halves.scale, half) + ((size_t)e * a->halves.scale_rows +
-                    (MOEK_HALF_(a->halves.shift, half) + scaled) / 128) * groups;
+                  : MOEK_HALF_(a->gate_up.scale, half) + ((size_t)e * a->gate_up.scale_rows +
+                    (MOEK_HALF_(a->gate_up.shift, half) + scaled) / 128) * groups;
         }
         scales thread_scales;
 

@@ -16,7 +16,7 @@ MOEK_DEVICE void moek_rows_of_mma_(int32_t *row, const moek_gemm_args *a, int t,
         if (c < 0) row[i] = p >= end ? -1 : a->a_order ? a->a_order[p] / a->a_div : p;
         else if (gated) {
             const int j = j0 + c % columns;
-            row[i] = j >= n ? -1 : j * a->halves.step;
+            row[i] = j >= n ? -1 : j * a->gate_up.step;
         }
         else row[i] = j0 + c >= n ? -1 : j0 + c;
     }
@@ -37,9 +37,9 @@ template <class Format>
 MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float lift, int i, size_t w_row, int e, int dtype)
 {
     if constexpr (Format::X_TENSOR) {
-        return ((const float *)a->a_scale)[0] * Format::w_scale(a->halves.scale[i], e, dtype);
+        return ((const float *)a->a_scale)[0] * Format::w_scale(a->gate_up.scale[i], e, dtype);
     } else if constexpr (Format::W_SCALE_COLUMNS == 0) {
-        return lift * Format::w_scale(a->halves.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
+        return lift * Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
     } else if constexpr (Format::SECOND) {
         const moek_gemm_more_args *const more = (const moek_gemm_more_args *)a;
         if constexpr (Format::X_SECOND)
@@ -73,7 +73,7 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
     const float lift = moek_lift_of_sums_<LIFTED, Format>(a->dtype);
     float scale[2] = { lift, lift }, bias[2] = {0, 0};
     float up_scale[2] = { lift, lift }, up_bias[2] = {0, 0};
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     int r, i;
     if (j0 + c >= n) return;
     #pragma unroll

@@ -173,7 +173,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
             if (BLOCKED && u < SUBS) {                 /* of each 64 rows of w of the tile */
                 const int j = min(gated ? tile.j0 : tile.j0 + 64 * u, n - 1);
-                w_scale = moek_scales_of_(&a->halves, UP ? u : 0, tile.e, j, steps);
+                w_scale = moek_scales_of_(&a->gate_up, UP ? u : 0, tile.e, j, steps);
             }
             if constexpr (FINE)
                 #pragma unroll
@@ -184,8 +184,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     const int half = gated ? v / 8 % 2 : 0;
                     const int j = min(tile.j0 + (gated ? v / 16 * 8 + v % 8 : v), n - 1);
                     if (v >= 0)
-                        scale[i] = (const uint8_t *)MOEK_HALF_(a->halves.scale, half) +
-                                   ((size_t)tile.e * a->halves.rows + (UP ? j * a->halves.step : j)) * groups;
+                        scale[i] = (const uint8_t *)MOEK_HALF_(a->gate_up.scale, half) +
+                                   ((size_t)tile.e * a->gate_up.rows + (UP ? j * a->gate_up.step : j)) * groups;
                     else
                         scale[i] = r < rows ? (const uint8_t *)a->a_scale + (size_t)(uint32_t)row[r] * groups : NULL;
                 }
@@ -247,17 +247,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                             int part, int dtype)
     {
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
-        const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->halves.swapped : 0;
+        const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->gate_up.swapped : 0;
         const int j = tile->j0 + (gated ? 32 * part + 8 * warp : 64 * part + 16 * warp);  /* of the warp's row 0 */
         float scale[2] = {1, 1}, bias[2] = {0, 0};
         int i;
         #pragma unroll
         for (i = 0; i < 2; i++) {                                      /* a row behind the last is not stored */
             const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-            const size_t w_at = (size_t)tile->e * a->halves.rows + (UP ? column * a->halves.step : column);
-            if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[w_at], dtype);
-            if constexpr (BY_TENSOR) scale[i] = MOEK_F32_(a->a_scale)[0] * a->halves.scale[i][tile->e];
-            if constexpr (BY_ROW) scale[i] = a->halves.scale[i][w_at];
+            const size_t w_at = (size_t)tile->e * a->gate_up.rows + (UP ? column * a->gate_up.step : column);
+            if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])[w_at], dtype);
+            if constexpr (BY_TENSOR) scale[i] = MOEK_F32_(a->a_scale)[0] * a->gate_up.scale[i][tile->e];
+            if constexpr (BY_ROW) scale[i] = a->gate_up.scale[i][w_at];
         }
         #pragma unroll
         for (i = 0; i < M / 4; i++) {

@@ -90,7 +90,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * do. */
     MOEK_DEVICE int w_row(const moek_gemm_args *a, int j0, int i, int n)
     {
-        if constexpr (UP) return min(j0 + (a->w_rows > n ? i / 128 * 64 + i % 64 : i), n - 1) * a->halves.step;
+        if constexpr (UP) return min(j0 + (a->w_rows > n ? i / 128 * 64 + i % 64 : i), n - 1) * a->gate_up.step;
         else return min(j0 + i, n - 1);
     }
 
@@ -167,8 +167,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         if constexpr (CHANNELS > 0)
             #pragma unroll
             for (i = lane; i < CHANNELS; i += 32) {
-                const size_t row = (size_t)e * a->halves.rows + w_row(a, j0, i, a->n);
-                if constexpr (UP) tile_found->w_scale[i] = MOEK_HALF_(a->halves.scale, i / 64 % 2)[row];
+                const size_t row = (size_t)e * a->gate_up.rows + w_row(a, j0, i, a->n);
+                if constexpr (UP) tile_found->w_scale[i] = MOEK_HALF_(a->gate_up.scale, i / 64 % 2)[row];
                 else moek_cp_async4_(tile_found->w_scale + i, MOEK_F32_(a->w_scale) + row);
             }
     }
@@ -305,9 +305,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 if (lane < SUBS) {                         /* of each 64 rows of w of the tile */
                     const int e = b->list[q].e, j0 = b->list[q].j0;
                     const int j = min(j0 + 64 * (gated ? lane / 2 : lane), n - 1);
-                    const int shift = MOEK_HALF_(a->halves.shift, UP ? lane % 2 : 0);
-                    const int w_row = shift + j * a->halves.step;
-                    w_scale = ((unsigned)e * a->halves.scale_rows + (unsigned)w_row / 128) * steps;
+                    const int shift = MOEK_HALF_(a->gate_up.shift, UP ? lane % 2 : 0);
+                    const int w_row = shift + j * a->gate_up.step;
+                    w_scale = ((unsigned)e * a->gate_up.scale_rows + (unsigned)w_row / 128) * steps;
                 }
             }
             moek_mbar_arrive_warp_(b->done + q);
@@ -341,7 +341,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                                 (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
                     if (lane < SUBS)
                         moek_cp_async4_(b->scales + slot * SCALES + M + lane, w_scale + step +
-                                        MOEK_HALF_(a->halves.scale, UP ? lane % 2 : 0));
+                                        MOEK_HALF_(a->gate_up.scale, UP ? lane % 2 : 0));
                     moek_mbar_arrive_copied_(b->full + slot);
                 }
                 moek_next_(slot, phase, STAGES);
@@ -572,7 +572,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         enum { HALF = N / 4 };
         int i;
         if (a->act == MOEK_SILU && !(a->limit > 0)) {
-            const int swapped = a->halves.swapped;
+            const int swapped = a->gate_up.swapped;
             #pragma unroll
             for (i = 0; i < 2 * HALF; i += HALF)
                 if (i && single) break;
@@ -583,7 +583,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             const int act = a->act, rounds = gated ? HALF / 8 : HALF / 4;
             const float alpha = a->alpha, beta = a->beta, limit = a->limit;
             int round;
-            if (a->halves.swapped)
+            if (a->gate_up.swapped)
                 #pragma unroll
                 for (i = 0; i < HALF; i++) {
                     const int gate = i / (HALF / 2) * HALF + i % (HALF / 2);
@@ -634,7 +634,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         int i;
         if constexpr (BY_TENSOR && UP) {
             const float s = *MOEK_F32_(a->a_scale);
-            const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
+            const float scale[2] = { s * a->gate_up.scale[0][e], s * a->gate_up.scale[1][e] };
             #pragma unroll
             for (i = 0; i < 2 * HALF; i++) sum[i] *= scale[i / (HALF / 2) % 2];
         } else if constexpr (BY_TENSOR) {
@@ -654,7 +654,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
         }
         if (a->bias) {
-            const size_t w_at = (size_t)e * a->halves.rows;
+            const size_t w_at = (size_t)e * a->gate_up.rows;
             if constexpr (ROUNDS)
                 #pragma unroll
                 for (i = 0; i < HALF; i += EIGHT) {        /* not all loads at once: registers */
@@ -678,9 +678,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     const int column = i / 2 * 8 + c + i % 2, reg = i / 2 * 4 + i % 2;
                     const int j = UP ? min(j0 + (gated ? column / 128 * 64 + column % 64 : column),
                                            (TAIL > 0 ? moek_opaque_int_(n) : n) - 1) : min(j0 + column, n - 1);
-                    const int row = UP ? j * a->halves.step : j;
+                    const int row = UP ? j * a->gate_up.step : j;
                     const uint16_t *const biases =
-                        (const uint16_t *)(UP ? a->halves.bias[i / (HALF / 4) % 2] : a->bias) + w_at;
+                        (const uint16_t *)(UP ? a->gate_up.bias[i / (HALF / 4) % 2] : a->bias) + w_at;
                     const float bias = a->bias ? moek_from_t_(biases[row], dtype) : 0;
                     sum[reg] += bias;
                     sum[reg + 2] += bias;
@@ -702,15 +702,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int gated = UP ? a->w_rows > n : 0;
         int u, h, i;
         if (a->bias) {
-            const size_t w_at = (size_t)e * a->halves.rows;
+            const size_t w_at = (size_t)e * a->gate_up.rows;
             #pragma unroll
             for (u = 0; u < 2; u++)
                 #pragma unroll
                 for (h = 0; h < 2; h++) {
                     /* A column behind the last is not stored: any bias will do. */
                     const int column = min(j + (gated ? 0 : 64 * u) + 8 * h + lane / 4, last);
-                    const uint16_t *const bias = (const uint16_t *)(UP ? a->halves.bias[u] : a->bias) + w_at +
-                                                 (UP ? column * a->halves.step : column);
+                    const uint16_t *const bias = (const uint16_t *)(UP ? a->gate_up.bias[u] : a->bias) + w_at +
+                                                 (UP ? column * a->gate_up.step : column);
                     const float more = moek_from_t_(*bias, dtype);
                     #pragma unroll
                     for (i = 0; i < HALF / 2; i++) sum[u * HALF + i / 2 * 4 + 2 * h + i % 2] += more;
@@ -723,7 +723,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 y[i / 2 * 4 + i % 2] = sum[i];
                 y[i / 2 * 4 + i % 2 + 2] = sum[i + HALF];
             }
-            moek_act_sums_<2 * TAIL>(a, y, a->halves.swapped);
+            moek_act_sums_<2 * TAIL>(a, y, a->gate_up.swapped);
             #pragma unroll
             for (i = 0; i < HALF; i++) sum[i] = y[i / 2 * 4 + i % 2];
         } else if constexpr (UP) {

@@ -512,7 +512,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
     MOEK_DEVICE void finish_up(const params *p, const block *b, work_range s, uint16_t *h)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)&p->up;
-        const int gated = a->w_rows > a->n, swapped = a->halves.swapped, each = gated ? 64 : 128;
+        const int gated = a->w_rows > a->n, swapped = a->gate_up.swapped, each = gated ? 64 : 128;
         const int t = threadIdx.x;
         int i;
         #pragma unroll 1
@@ -535,8 +535,8 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
                 if (j && !gated) break;
                 if constexpr (Format::SECOND) y[j] *= moek_second_of_(&p->up, j, e);
                 if (a->bias)
-                    y[j] += moek_from_t_(((const uint16_t *)a->halves.bias[j])
-                                         [(size_t)e * a->halves.rows + (size_t)column * a->halves.step],
+                    y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
+                                         [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
                                          MOEK_DTYPE_BF16);
             }
             moek_store_relaxed_(h + (size_t)row * a->n + column, moek_not_t_(moek_to_t_(
@@ -682,7 +682,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     for (i = 0; i < 2; i++) {
         typename Format::args *const to = i ? &p.down : &p.up;
         const moek_gemm_args *const g = i ? a->down : a->up;
-        moek_find_halves_of_((moek_gemm_args *)to, 4, Format::W_SCALE_BITS, 1, Format::W_SCALE_COLUMNS, 1);
+        moek_find_gate_up_of_((moek_gemm_args *)to, 4, Format::W_SCALE_BITS, 1, Format::W_SCALE_COLUMNS, 1);
         if constexpr (Format::MORE) moek_find_more_(to, 4, Format::W_SCALE_COLUMNS);
         if (!g->tiled || g->w_gate || g->n_offset || g->k_offset || g->k % 64 || g->w_rows % 64)
             return MOEK_E_ARGUMENT;

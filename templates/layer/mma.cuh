@@ -113,14 +113,14 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
                     ((size_t)e * (bytes / 128) + 2 * g) * (size_t)at->apart;
         } else {
             at->apart = 128;
-            at->w = (const unsigned char *)MOEK_HALF_(a->halves.w, half) + g * 256 + lane % 4 * 16 +
-                    ((size_t)e * a->halves.rows + min(j + lane / 4, a->n - 1) * a->halves.step) * (size_t)bytes;
+            at->w = (const unsigned char *)MOEK_HALF_(a->gate_up.w, half) + g * 256 + lane % 4 * 16 +
+                    ((size_t)e * a->gate_up.rows + min(j + lane / 4, a->n - 1) * a->gate_up.step) * (size_t)bytes;
         }
         at->left = bytes - g * 256;
         at->run = p->steps[down] - g;
         if constexpr (BLOCKED)
-            at->scale = moek_scales_of_(&a->halves, half, e, j, (a->k + 127) / 128) + 2 * g + lane % 2;
-        else if constexpr (FP8) at->scale = MOEK_HALF_(a->halves.scale, half) + e;
+            at->scale = moek_scales_of_(&a->gate_up, half, e, j, (a->k + 127) / 128) + 2 * g + lane % 2;
+        else if constexpr (FP8) at->scale = MOEK_HALF_(a->gate_up.scale, half) + e;
     }
     /* To the next rows, or to this warp's first item of the next part that has one. */
     MOEK_DEVICE void next(const params *p, walk *at, int mine)
@@ -582,9 +582,9 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
             row = b->slot_of[4 * d + i % 4];
             if (row >= 0 && column < p->up.n) {
                 if (p->up.bias) {
-                    const size_t at = (size_t)b->list[d] * p->up.halves.rows + column * p->up.halves.step;
-                    gate += moek_from_t_(((const uint16_t *)p->up.halves.bias[0])[at], dtype);
-                    if (gated) other += moek_from_t_(((const uint16_t *)p->up.halves.bias[1])[at], dtype);
+                    const size_t at = (size_t)b->list[d] * p->up.gate_up.rows + column * p->up.gate_up.step;
+                    gate += moek_from_t_(((const uint16_t *)p->up.gate_up.bias[0])[at], dtype);
+                    if (gated) other += moek_from_t_(((const uint16_t *)p->up.gate_up.bias[1])[at], dtype);
                 }
                 moek_store_relaxed_(h + (size_t)row * p->up.n + column, moek_not_t_(
                     moek_to_t_(moek_act_any_(p->up.act, gate, other, p->up.alpha, p->up.beta, p->up.limit), dtype)));
@@ -751,7 +751,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
     p.parts = a->up->w_rows > a->up->n ? 2 : 1;
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
-        moek_find_halves_of_(i ? &p.down : &p.up, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
+        moek_find_gate_up_of_(i ? &p.down : &p.up, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
                              Format::W_SCALE_COLUMNS, 0);
         if (g->tiled && (g->k * K::ELEMENT % 128 || g->n % 8 || g->w_gate)) return MOEK_E_ARGUMENT;
         p.units[i] = (g->n + 7) / 8;

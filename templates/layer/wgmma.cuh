@@ -240,7 +240,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
     {
         const moek_gemm_args *const a = &p->up;
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
-        const int gated = a->w_rows > n, swapped = a->halves.swapped;
+        const int gated = a->w_rows > n, swapped = a->gate_up.swapped;
         uint32_t word[2][2][M / 8];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
         int b, i, h;
         const int groups = (n + 127) / 128;
@@ -253,7 +253,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
             #pragma unroll
             for (i = 0; i < 2; i++) {                  /* a column behind the last is not stored: any bias will do */
                 const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
-                w_row[i] = column * a->halves.step;
+                w_row[i] = column * a->gate_up.step;
             }
             moek_scale_sums_(a, sum[b], M, BY_TENSOR, at->e, w_row, dtype);
             moek_act_sums_<M>(a, sum[b], swapped);
@@ -522,7 +522,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
             find_tile(p, b->s, w.tile, !UP, &at);
             if constexpr (BLOCKED) {                   /* of each 64 rows of w of the tile */
                 const int j = at.j0 + 64 * (UP && b->gated ? t / 2 : t);
-                w_scale = moek_scales_of_(&a->halves, UP ? t % 2 : 0, at.e, min(j, a->n - 1), p->sizes[!UP].steps);
+                w_scale = moek_scales_of_(&a->gate_up, UP ? t % 2 : 0, at.e, min(j, a->n - 1), p->sizes[!UP].steps);
             }
             if (UP && issued == 0 && b->plan.demand[0]) asked = min((int)AHEAD, until - w.first);
             for (step = w.first; step < until; step++) {
@@ -975,7 +975,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_wgmma_(
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         typename K::size_ *const z = &p.sizes[i];
-        moek_find_halves_of_(i ? &p.down : &p.up, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
+        moek_find_gate_up_of_(i ? &p.down : &p.up, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
                              Format::W_SCALE_COLUMNS, 1);
         z->columns = g->w_rows > g->n ? 128 : 256;
         z->tiles = (g->n + z->columns - 1) / z->columns;

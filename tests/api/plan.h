@@ -266,7 +266,7 @@ static void test_defaults(void)
     moek_config c = good();
     moek_plan p = planned(&c);
     CHECK(p.config.dtype == format_dtype_in(moek_format_of(QUANT), 0), "dtype %d", p.config.dtype);
-    CHECK(p.config.logits_dtype == MOEK_DTYPE_F32 && p.config.up_layout == MOEK_UP_HALVES, "logits_dtype, up_layout");
+    CHECK(p.config.logits_dtype == MOEK_DTYPE_F32 && p.config.up_layout == MOEK_UP_GATE_UP, "logits_dtype, up_layout");
     CHECK(p.config.scale == 1 && p.config.shared_weight == 0 && p.config.limit == 0, "scale, shared_weight, limit");
     CHECK(p.config.physical_experts == EXPERTS && p.local_experts == EXPERTS, "experts");
     CHECK(p.slots == TOPK && p.chunk == TOKENS && p.rows == TOKENS && p.rows_per_expert == 0, "slots, chunk, rows");
@@ -335,7 +335,7 @@ static void test_act(int act)
     CHECK(!memcmp(&again.config, &p.config, sizeof p.config), "%s: a plan made of plan.config", moek_act_name(act));
     c = good();
     c.act = act;
-    c.up_layout = MOEK_UP_HALVES;
+    c.up_layout = MOEK_UP_GATE_UP;
     if (ref_gated(act)) planned(&c);
     else refused(&c, MOEK_E_ARGUMENT, "is not gated", moek_act_name(act), __LINE__);
 }

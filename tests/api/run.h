@@ -432,9 +432,9 @@ static void test_panels(void)
         const moek_format *const f = format_at(i);
         if (!HAVE(f->number) || f->only_blocks) continue;
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++)
-            for (layout = MOEK_UP_HALVES; layout <= MOEK_UP_SEPARATE; layout++)
+            for (layout = MOEK_UP_GATE_UP; layout <= MOEK_UP_SEPARATE; layout++)
                 test_panels_of(f, format_block(f, j), layout, MOEK_SILU,
-                               layout == MOEK_UP_HALVES && f->w_scale.rows == 1 && f->w_scale.columns == 128 ? 32 : 0);
+                               layout == MOEK_UP_GATE_UP && f->w_scale.rows == 1 && f->w_scale.columns == 128 ? 32 : 0);
         test_panels_of(f, format_block(f, 0), 0, MOEK_RELU2_NO_MUL, 0);
     }
     for (i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {

@@ -291,10 +291,10 @@ static void test_layers(void)
     for (i = 0; i < FORMATS; i++) {
         const moek_format *const f = format_at(i);
         if (f->only_blocks) continue;                  /* (other sizes) */
-        test_layer(format_with(f, format_block(f, 0)), MOEK_SILU, MOEK_UP_HALVES, 0);
+        test_layer(format_with(f, format_block(f, 0)), MOEK_SILU, MOEK_UP_GATE_UP, 0);
         test_layer(format_with(f, format_block(f, 1)), MOEK_SWIGLUOAI, MOEK_UP_INTERLEAVED, 0);
         test_layer(format_with(f, format_block(f, 2)), MOEK_GELU, MOEK_UP_SWAPPED, 4);
-        test_layer(format_with(f, format_block(f, 3)), MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 4);
+        test_layer(format_with(f, format_block(f, 3)), MOEK_RELU2_NO_MUL, MOEK_UP_GATE_UP, 4);
     }
 }
 

@@ -123,7 +123,7 @@ static void test_same(void)
             if (i == 4) c->ue8m0 = 1;
             if (r != EP_FIELDS_ODD) continue;
             if (i == 0) { c->limit = 7; c->alpha = 1.702f; c->beta = 1; c->up_layout = MOEK_UP_INTERLEAVED; }
-            if (i == 1) { c->scale = 1; c->dtype = MOEK_DTYPE_BF16; c->up_layout = MOEK_UP_HALVES; c->groups = 1; }
+            if (i == 1) { c->scale = 1; c->dtype = MOEK_DTYPE_BF16; c->up_layout = MOEK_UP_GATE_UP; c->groups = 1; }
             if (i == 2) { c->physical_experts = 12; c->chunk_tokens = 6; c->logits_dtype = MOEK_DTYPE_F32; }
             if (i == 3) { c->router_eps = 1e-20f; c->group_score = MOEK_GROUP_SCORE_TOP2; }
             if (i == 4) c->ue8m0 = 512;

@@ -137,7 +137,7 @@ static void test_layer_of(int i, const moek_format *f, int layout, int act_order
     int e, j, n;
     if (format_rows_share(f) && layout != MOEK_UP_SEPARATE) c.up_scales = MOEK_UP_SCALES_SEPARATE;
     while (format_dtype(format_at(plain_quant)) != MOEK_DTYPE_BF16) plain_quant++;
-    p = layer_config(format_at(plain_quant)->number, fused ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES);
+    p = layer_config(format_at(plain_quant)->number, fused ? MOEK_UP_INTERLEAVED : MOEK_UP_GATE_UP);
     snprintf(what, sizeof what, "layer of %s to %s, up_layout %d%s%s", moek_source_name(facts[i].source), f->name,
              layout, act_order ? ", act-order" : "", fused ? ", gate and up in one" : "");
     memset(&report, 0, sizeof report);
@@ -174,7 +174,7 @@ static void test_layers(void)
 {
     int i, layout = 0;
     for (i = 0; i < SOURCES; i++) {
-        static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
+        static const int layouts[] = { MOEK_UP_GATE_UP, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
         const moek_format *const own = moek_format_of(facts[i].quant);
         int n;
         for (n = 0; n < (quick_set ? 1 : 4); n++, layout++)
@@ -185,7 +185,7 @@ static void test_layers(void)
         if (facts[i].source == MOEK_FROM_MXFP4) test_layer_of(i, own, MOEK_UP_INTERLEAVED, 0, 1);
         if (facts[i].source == MOEK_FROM_GPTQ_INT4) test_layer_of(i, own, MOEK_UP_INTERLEAVED, 1, 0);
         for (n = 0; n < FORMATS && (facts[i].source == MOEK_FROM_INT4_SIGNED || facts[i].scales == ONE); n++)
-            if (fits(i, format_at(n)) && format_at(n) != own) test_layer_of(i, format_at(n), MOEK_UP_HALVES, 0, 0);
+            if (fits(i, format_at(n)) && format_at(n) != own) test_layer_of(i, format_at(n), MOEK_UP_GATE_UP, 0, 0);
     }
 }
 
@@ -518,7 +518,7 @@ static void test_plain_layer(const moek_format *f, int layout, int up_scales)
 /* Blocks of gate and up, kept apart, are not those of one matrix. */
 static void test_scales_separate(const moek_format *f)
 {
-    moek_config c = layer_config(f->number, MOEK_UP_HALVES);
+    moek_config c = layer_config(f->number, MOEK_UP_GATE_UP);
     moek_weights w;
     moek_import_args a;
     char why[256] = "";
@@ -534,7 +534,7 @@ static void test_scales_separate(const moek_format *f)
 }
 static void test_plain_layers(void)
 {
-    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
+    static const int layouts[] = { MOEK_UP_GATE_UP, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
     int n, j;
     for (n = 0; n < FORMATS; n++)
         for (j = 0; j < 4 && format_scaled(format_at(n)); j++) {

@@ -411,7 +411,7 @@ static void test_reports(int i)
  * format of a scale a row are not. */
 static void test_scales_of_tensors(void)
 {
-    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
+    static const int layouts[] = { MOEK_UP_GATE_UP, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, MOEK_UP_SEPARATE };
     const int i = source_at(MOEK_FROM_FP8_TENSOR);
     int n, j, equal;
     for (n = 0; n < FORMATS; n++)

@@ -245,7 +245,7 @@ static double check_run(gguf *g, gguf_layer *l, const tensors *reference, int fi
     run(&l->config, &w, x, logits, y);
     plain = l->config;
     plain.quant = gguf_quant(gguf_type_of(fp16 ? 1 : 30));             /* f16 or bf16 */
-    plain.up_layout = plain.act == MOEK_RELU2_NO_MUL ? MOEK_UP_DEFAULT : MOEK_UP_HALVES;
+    plain.up_layout = plain.act == MOEK_RELU2_NO_MUL ? MOEK_UP_DEFAULT : MOEK_UP_GATE_UP;
     plain.local_experts = 0;
     memset(&want, 0, sizeof want);
     want.router_bias = w.router_bias;

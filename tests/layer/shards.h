@@ -209,7 +209,7 @@ static void shards_case(const moek_format *f, int shards, int inter, int act, in
 }
 static void shards_of(const moek_format *f)
 {
-    static const int layouts[] = { MOEK_UP_HALVES, MOEK_UP_SEPARATE, MOEK_UP_SWAPPED };
+    static const int layouts[] = { MOEK_UP_GATE_UP, MOEK_UP_SEPARATE, MOEK_UP_SWAPPED };
     const int g = format_granule(f, layer_arch);
     moek_config c = config_of(f->number);
     moek_plan plan;
@@ -220,7 +220,7 @@ static void shards_of(const moek_format *f)
         if (!layer_arch) shards_case(f, 4, 35 + (f->granule > 1), MOEK_GELU, layouts[i], i % 2, TOKENS);
     }
     shards_case(f, 2, 64, MOEK_RELU2_NO_MUL, 0, 0, TOKENS);
-    if (!SMALL && !quick_set) shards_case(f, 2, 192, MOEK_SILU, MOEK_UP_HALVES, 0, layer_arch ? 1500 : 100);
+    if (!SMALL && !quick_set) shards_case(f, 2, 192, MOEK_SILU, MOEK_UP_GATE_UP, 0, layer_arch ? 1500 : 100);
     c.block = f->blocks ? f->block[0] : 0;             /* (the nearest kernel is sought among those of any block) */
     c.inter = g + g / 2;
     if (layer_arch && g > 1)

@@ -41,8 +41,8 @@ static const struct { const char *name; int number; } words[] = {
 #define ACT(NAME, name, number, gated) { #name, number },
     MOEK_EACH_ACT(ACT)
 #undef ACT
-    { "HALVES", MOEK_UP_HALVES }, { "INTERLEAVED", MOEK_UP_INTERLEAVED }, { "SWAPPED", MOEK_UP_SWAPPED },
-    { "APART", MOEK_UP_APART }, { "TOP2", MOEK_GROUP_SCORE_TOP2 }
+    { "HALVES", MOEK_UP_GATE_UP }, { "INTERLEAVED", MOEK_UP_INTERLEAVED }, { "SWAPPED", MOEK_UP_SWAPPED },
+    { "APART", MOEK_UP_SEPARATE }, { "TOP2", MOEK_GROUP_SCORE_TOP2 }
 };
 
 /* hidden=16, scale=2.5, act=silu: a field of moek_config. */

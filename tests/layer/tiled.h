@@ -370,7 +370,7 @@ static void apart_case(int quant, int turn)
     if (format_rows_share(f) && turn % 2) c.inter = 192, c.up_scales = MOEK_UP_SCALES_SEPARATE;
     c.max_tokens = tokens[turn % (layer_arch ? 6 : 4)];
     if (quick_set && SMALL && c.max_tokens > 300) c.max_tokens = 300;
-    c.up_layout = turn / 6 % 2 ? MOEK_UP_SWAPPED : MOEK_UP_HALVES;
+    c.up_layout = turn / 6 % 2 ? MOEK_UP_SWAPPED : MOEK_UP_GATE_UP;
     if (turn % 4 == 3) c.format = MOEK_BATCHED;
     layer_new(&l, &c, LAYER_STATIC | (turn % 3 ? LAYER_BIAS : 0) | (turn % 2 ? LAYER_ZERO : 0), c.max_tokens);
     snprintf(l.what, sizeof l.what, "gate and up apart, %s, turn %d", moek_quant_name(quant), turn);
@@ -378,7 +378,7 @@ static void apart_case(int quant, int turn)
     y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
     if (y) {
         w = l.w;
-        second = c.up_layout == MOEK_UP_HALVES;
+        second = c.up_layout == MOEK_UP_GATE_UP;
         scales = moek_scale_bytes(&f->w_scale, (size_t)c.inter, (size_t)c.hidden);
         half = c.inter * moek_weight_bytes(f, 0, (size_t)c.hidden);
         l.w.w_gate = take_half(&l, w.w_up, half, !second);

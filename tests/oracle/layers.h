@@ -290,7 +290,7 @@ typedef struct ref_layer_args {
     const moek_format *format;
     int dtype, act;
     float alpha, beta, limit;                     /* defaults filled in */
-    int up_layout;                                /* MOEK_UP_HALVES, _INTERLEAVED, _SWAPPED, _SEPARATE */
+    int up_layout;                               /* MOEK_UP_GATE_UP, _INTERLEAVED, _SWAPPED, _SEPARATE */
     int up_scales, inter_offset;                  /* moek.h */
     int ue8m0, router_weight_on_input;
     int rows_per_expert;                          /* slots beyond it are dropped; 0: none */

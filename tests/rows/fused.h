@@ -189,7 +189,7 @@ static void test_layer_few(void)
     const int m = now.row->m;
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++, turn++) {
+        for (layout = MOEK_UP_GATE_UP; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_GATE_UP); layout++, turn++) {
             each_act(i, layout, acts[i][1]);
             layer_case(turn, acts[i][0], layout, 1 + turn % m, 1 + rng_below(32 / m), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
@@ -197,26 +197,26 @@ static void test_layer_few(void)
     each_act_end();
     for (i = 0; i < (SMALL ? 2 : 8); i++)              /* (IDS_ONE: a token names one expert more than once) */
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
-            layer_case(turn, MOEK_SILU, i % 2 ? MOEK_UP_HALVES : MOEK_UP_INTERLEAVED, 1 + i % m,
+            layer_case(turn, MOEK_SILU, i % 2 ? MOEK_UP_GATE_UP : MOEK_UP_INTERLEAVED, 1 + i % m,
                        1 + turn % (32 / m), 2 + turn % 20, gemm_size(turn, 520), gemm_size(turn / 3, 392), kind);
     for (i = LAYER_PLAIN + 1; i < LAYER_ODDITIES; i++, turn++)
         if (i != LAYER_ZERO_SCALES || format_rows_share(now.format))
-            layer_odd_case(turn, MOEK_SILU, MOEK_UP_HALVES, 3, 2, 9, round_up(328, now.row->granule),
+            layer_odd_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, 3, 2, 9, round_up(328, now.row->granule),
                            round_up(264, now.row->granule), IDS_RANDOM, i);
     /* Fewer items than warps. */
-    layer_case(4, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, round_up(520, now.row->granule), now.row->granule, IDS_RANDOM);
-    layer_case(3, MOEK_SILU, MOEK_UP_HALVES, 1, 1, 3, now.row->granule, now.row->granule, IDS_RANDOM);
+    layer_case(4, MOEK_SILU, MOEK_UP_GATE_UP, 1, 1, 3, round_up(520, now.row->granule), now.row->granule, IDS_RANDOM);
+    layer_case(3, MOEK_SILU, MOEK_UP_GATE_UP, 1, 1, 3, now.row->granule, now.row->granule, IDS_RANDOM);
     /* Wide experts: in halves, whatever the format. */
-    layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 1, 2, 7, round_up(136, now.row->granule), round_up(1100, now.row->granule),
-               IDS_RANDOM);
+    layer_case(1, MOEK_SILU, MOEK_UP_GATE_UP, 1, 2, 7, round_up(136, now.row->granule),
+               round_up(1100, now.row->granule), IDS_RANDOM);
     if (multiprocessors() < 100) return;               /* they would not fit */
     /* Many experts; a k of many items; more than a block's threads in a row of x. */
-    layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 4, 8, 1000, round_up(64, now.row->granule), round_up(64, now.row->granule),
-               IDS_RANDOM);
-    layer_case(2, MOEK_SILU, MOEK_UP_HALVES, 1, 2, 4, round_up(1024, now.row->granule),
+    layer_case(1, MOEK_SILU, MOEK_UP_GATE_UP, 4, 8, 1000, round_up(64, now.row->granule),
+               round_up(64, now.row->granule), IDS_RANDOM);
+    layer_case(2, MOEK_SILU, MOEK_UP_GATE_UP, 1, 2, 4, round_up(1024, now.row->granule),
                round_up(6200, now.row->granule), IDS_RANDOM);
-    layer_case(4, MOEK_SILU, MOEK_UP_HALVES, 3, 4, 9, round_up(7168, now.row->granule), round_up(200, now.row->granule),
-               IDS_SKEWED);
+    layer_case(4, MOEK_SILU, MOEK_UP_GATE_UP, 3, 4, 9, round_up(7168, now.row->granule),
+               round_up(200, now.row->granule), IDS_SKEWED);
 }
 static void test_layer(void)
 {
@@ -224,7 +224,7 @@ static void test_layer(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++, turn++) {
+        for (layout = MOEK_UP_GATE_UP; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_GATE_UP); layout++, turn++) {
             each_act(i, layout, acts[i][1]);
             layer_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 4 + rng_below(9),
                        gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
@@ -232,25 +232,25 @@ static void test_layer(void)
     each_act_end();
     for (i = 0; i < COUNT(tokens); i++)                /* (the reference takes 10 ns for a product) */
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
-            layer_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 8 + turn % 60,
+            layer_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 8 + turn % 60,
                        gemm_size(turn, tokens[i] > 20 ? 136 : 520), gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392),
                        kind);
     if (quick_set && SMALL) return;                    /* (a case takes up to ten seconds) */
     /* Tiles by demand, more than one a block; then runs cut in many places. */
-    layer_case(1, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 60, round_up(520, now.row->granule),
+    layer_case(1, MOEK_SILU, MOEK_UP_GATE_UP, 128, 8, 60, round_up(520, now.row->granule),
                round_up(24, now.row->granule), IDS_RANDOM);
-    layer_case(2, MOEK_SILU, MOEK_UP_HALVES, 120, 8, 60, round_up(776, now.row->granule),
+    layer_case(2, MOEK_SILU, MOEK_UP_GATE_UP, 120, 8, 60, round_up(776, now.row->granule),
                round_up(24, now.row->granule), IDS_SKEWED);
-    layer_case(3, MOEK_SILU, MOEK_UP_HALVES, 16, 8, 16, round_up(1000, now.row->granule),
+    layer_case(3, MOEK_SILU, MOEK_UP_GATE_UP, 16, 8, 16, round_up(1000, now.row->granule),
                round_up(300, now.row->granule), IDS_RANDOM);
-    layer_case(4, MOEK_SILU, MOEK_UP_HALVES, 30, 8, 1000, round_up(64, now.row->granule),
+    layer_case(4, MOEK_SILU, MOEK_UP_GATE_UP, 30, 8, 1000, round_up(64, now.row->granule),
                round_up(64, now.row->granule), IDS_RANDOM);
-    layer_case(5, MOEK_SILU, MOEK_UP_HALVES, 128, 8, 9, round_up(128, now.row->granule),
+    layer_case(5, MOEK_SILU, MOEK_UP_GATE_UP, 128, 8, 9, round_up(128, now.row->granule),
                round_up(64, now.row->granule), IDS_ONE);
     /* Tiles of up in 4 pieces, and in 3. */
-    layer_case(10, MOEK_SILU, MOEK_UP_HALVES, 8, 8, 30, round_up(2700, now.row->granule),
+    layer_case(10, MOEK_SILU, MOEK_UP_GATE_UP, 8, 8, 30, round_up(2700, now.row->granule),
                round_up(72, now.row->granule), IDS_RANDOM);
-    layer_case(7, MOEK_RELU2_NO_MUL, MOEK_UP_HALVES, 8, 8, 30, round_up(2700, now.row->granule),
+    layer_case(7, MOEK_RELU2_NO_MUL, MOEK_UP_GATE_UP, 8, 8, 30, round_up(2700, now.row->granule),
                round_up(72, now.row->granule), IDS_RANDOM);
     layer_case(11, MOEK_SILU, MOEK_UP_INTERLEAVED, 18, 8, 140, 1056 * 16 / now.format->w_bits,
                round_up(16, now.row->granule), IDS_SORTED);
@@ -411,7 +411,7 @@ static void test_mlp(void)
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, kind, turn = 0;
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++, turn++) {
+        for (layout = MOEK_UP_GATE_UP; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_GATE_UP); layout++, turn++) {
             each_act(i, layout, acts[i][1]);
             mlp_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 1 + rng_below(9),
                      gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
@@ -419,17 +419,17 @@ static void test_mlp(void)
     each_act_end();
     for (i = 0; i < COUNT(tokens); i++)
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
-            mlp_case(turn, MOEK_SILU, MOEK_UP_HALVES, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 1 + turn % 60,
+            mlp_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 1 + turn % 60,
                      gemm_size(turn, tokens[i] > 20 ? 136 : 520), gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392), kind);
     for (i = 0; i < 4 * MLP_ODDITIES; i++, turn++)
-        mlp_odd_case(turn, acts[i / 2 % COUNT(acts)][0], MOEK_UP_HALVES, 20 + 37 * (i % 3), 2, 5,
+        mlp_odd_case(turn, acts[i / 2 % COUNT(acts)][0], MOEK_UP_GATE_UP, 20 + 37 * (i % 3), 2, 5,
                      gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 264), IDS_RANDOM, i % MLP_ODDITIES);
     /* Several tiles a block of up and of down, in the ring many times over; the most experts, of which not all have
      * rows; the most row blocks there may be, an expert's side by side, more slots than few blocks sort. */
     for (kind = 0; kind < IDS_KINDS; kind++, turn++)
-        mlp_case(turn, MOEK_SILU, MOEK_UP_HALVES, 400, 2, 40, round_up(700, now.row->granule),
+        mlp_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, 400, 2, 40, round_up(700, now.row->granule),
                  round_up(264, now.row->granule), kind);
-    mlp_case(1, MOEK_SILU, MOEK_UP_HALVES, 700, 1, 1000, round_up(72, now.row->granule),
+    mlp_case(1, MOEK_SILU, MOEK_UP_GATE_UP, 700, 1, 1000, round_up(72, now.row->granule),
              round_up(16, now.row->granule), IDS_RANDOM);
     for (i = 0; i < 2; i++)
         mlp_case(2 + i, MOEK_SILU, MOEK_UP_SWAPPED, (SMALL ? 60 : 500) * now.row->m, 2, 3, now.row->granule,

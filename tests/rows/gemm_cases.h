@@ -261,7 +261,7 @@ static gemm_case_t gemm_plain(int up, int kind, int experts, int slots, int n, i
 {
     gemm_case_t c;
     memset(&c, 0, sizeof c);
-    c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_HALVES, c.turn = 1, c.experts = experts, c.topk = 2;
+    c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_GATE_UP, c.turn = 1, c.experts = experts, c.topk = 2;
     c.slots = slots, c.kind = kind, c.order = up ? ORDER_IN : ORDER_OUT;
     c.dtype = format_dtype_in(now.format, 0);
     c.n = round_up(n, now.row->granule), c.k = round_up(k, now.row->granule);
@@ -496,11 +496,11 @@ static void test_up(void)
     int i, layout, again, turn = 0;
     for (again = 0; again < (SMALL || quick_set ? 1 : 4); again++)
         for (i = 0; i < COUNT(acts); i++)
-            for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++)
+            for (layout = MOEK_UP_GATE_UP; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_GATE_UP); layout++)
                 if (each_act(i, layout, acts[i][1]) || !quick_set) gemm_one(1, acts[i][0], layout, turn++);
     each_act_end();
     for (i = 0; i < COUNT(acts); i++)
-        for (layout = MOEK_UP_HALVES; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_HALVES); layout++)
+        for (layout = MOEK_UP_GATE_UP; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_GATE_UP); layout++)
             gemm_blocks(1, acts[i][0], layout, turn++);
     gemm_large(1, 0);
     gemm_large(1, 1);
@@ -514,7 +514,7 @@ static void test_down(void)
 {
     int turn;
     for (turn = 0; turn < (quick_set ? 9 : SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
-    for (turn = 0; turn < 4; turn++) gemm_blocks(0, MOEK_SILU, MOEK_UP_HALVES, turn);
+    for (turn = 0; turn < 4; turn++) gemm_blocks(0, MOEK_SILU, MOEK_UP_GATE_UP, turn);
     gemm_large(0, 0);
     gemm_large(0, 1);
     gemm_odd(0);

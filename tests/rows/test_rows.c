@@ -43,7 +43,7 @@ static int leave_out(int i, int of)
 /* Until each_act_end: a case of each activation stays, in a layout that it has; 0: this one may be left out. */
 static int each_act(int i, int layout, int gated)
 {
-    return always = quick_row(now.row) && layout == MOEK_UP_HALVES + (gated ? i % MOEK_UP_SEPARATE : 0);
+    return always = quick_row(now.row) && layout == MOEK_UP_GATE_UP + (gated ? i % MOEK_UP_SEPARATE : 0);
 }
 static void each_act_end(void) { always = 0; }
 static int turns;                                      /* begins elsewhere for each row: these leave out other cases */

@@ -384,7 +384,7 @@ static MOEK_UNUSED float moek_digits_float_(const moek_digits_ *d, const uint8_t
 /* Columns from j0 on of half `of`, runs from `run` on: where codes, zero points and scales lie. */
 MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, int j0, int of, int run, int runs)
 {
-    const moek_halves *const h = &d->a->halves;
+    const moek_gate_up *const h = &d->a->gate_up;
     const moek_scale_shape *const ws = &d->f.w_scale;
     const int run_columns = (int)MOEK_RUN * (int)MOEK_LANES * d->each;
     const int run_scales = ws->columns ? run_columns / ws->columns : 0, g = run * run_scales;
@@ -473,7 +473,7 @@ static MOEK_UNUSED void moek_digits_dots_(const moek_digits_ *d, int e, int p0, 
             moek_digits_half_(d, e, j0, columns, of, run0, end - run0, in, rows, sum);
     }
     for (r = 0; r < rows; r++)
-        for (of = 0; of < d->halves && top[r] >= 0x7f800000; of++)     /* a NaN or Inf */
+        for (of = 0; of < d->halves && top[r] >= 0x7f800000; of++)    /* a NaN or Inf */
             for (j = 0; j < columns; j++) {
                 moek_w_run_ w;
                 moek_digits_w_(d, &w, e, j0 + j, of, 0, 1);
@@ -491,10 +491,10 @@ static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0,
     int s, r;
     for (s = 0; s < sums; s++) {
         const int of = s % d->halves;
-        const size_t step = (size_t)(d->halves == 2 ? a->halves.step : 1);
-        const size_t w_row = (size_t)e * (size_t)a->halves.rows + (size_t)(j0 + s / d->halves) * step;
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->halves.bias[of])[w_row], a->dtype) : 0.0f;
-        float by = ws->columns ? 1 : moek_digits_scale_(a->halves.scale[of], w_row, ws->type, a->dtype);
+        const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
+        const size_t w_row = (size_t)e * (size_t)a->gate_up.rows + (size_t)(j0 + s / d->halves) * step;
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        float by = ws->columns ? 1 : moek_digits_scale_(a->gate_up.scale[of], w_row, ws->type, a->dtype);
         for (r = 0; r < rows; r++) {
             float scale = by;
             if (x_row) scale = moek_digits_scale_(a->a_scale, moek_digits_from_(a, p0 + r), xs->type, a->dtype) * by;
@@ -529,7 +529,7 @@ MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_more_args *
     memset(&d, 0, sizeof d);
     if (more) *found = *(const moek_gemm_more_args *)args;
     else found->gemm = *(const moek_gemm_args *)args;
-    moek_find_halves_of_(&found->gemm, f.w_bits, moek_digits_scale_bits_(&f), f.w_scale.rows, f.w_scale.columns, 0);
+    moek_find_gate_up_of_(&found->gemm, f.w_bits, moek_digits_scale_bits_(&f), f.w_scale.rows, f.w_scale.columns, 0);
     if (more) moek_find_more_(found, f.w_bits, f.w_scale.columns), d.more = found;
     d.a = &found->gemm; d.f = f; d.set = set;
     d.up = op == MOEK_OP_UP; d.halves = d.up && d.a->w_rows == 2 * d.a->n ? 2 : 1;

@@ -49,17 +49,17 @@ static MOEK_UNUSED size_t moek_groups_(const moek_gemm_args *a, int columns)
 {
     return columns ? ((size_t)a->k_offset + (size_t)a->k + (size_t)columns - 1) / (size_t)columns : 1;
 }
-/* Finds a->halves.  row: bytes of a row of w; scale_bits, scale_rows, scale_columns: of the scales of w, of so many
+/* Finds a->gate_up.  row: bytes of a row of w; scale_bits, scale_rows, scale_columns: of the scales of w, of so many
  * rows and columns each, 0: all (no scales: as one would be).  in_memory: gated, [0] is of what lies first in memory,
  * as maps of weights want it; else of gate. */
-static MOEK_UNUSED void moek_find_halves_by_(moek_gemm_args *a, size_t row, int scale_bits, int scale_rows,
+static MOEK_UNUSED void moek_find_gate_up_by_(moek_gemm_args *a, size_t row, int scale_bits, int scale_rows,
                                              int scale_columns, int in_memory)
 {
     const int gated = a->w_rows > a->n, apart = gated && a->w_gate;
     const int scales_separate = gated && !apart && a->scales_separate;
     const int of = scale_rows ? scale_rows : 1, blocks = ((of > 1 ? a->n_offset : 0) + a->n + of - 1) / of;
     const size_t scales = moek_groups_(a, scale_columns) * (size_t)scale_bits / 8;
-    moek_halves *const h = &a->halves;
+    moek_gate_up *const h = &a->gate_up;
     int i;
     h->swapped = gated && in_memory &&
                  (apart ? (uintptr_t)a->w_gate > (uintptr_t)a->w : a->gate_first > a->up_first);
@@ -79,10 +79,10 @@ static MOEK_UNUSED void moek_find_halves_by_(moek_gemm_args *a, size_t row, int 
     }
 }
 /* The same with bits of an element of w. */
-static MOEK_UNUSED void moek_find_halves_of_(moek_gemm_args *a, int bits, int scale_bits, int scale_rows,
+static MOEK_UNUSED void moek_find_gate_up_of_(moek_gemm_args *a, int bits, int scale_bits, int scale_rows,
                                              int scale_columns, int in_memory)
 {
-    moek_find_halves_by_(a, (size_t)a->k * (size_t)bits / 8, scale_bits, scale_rows, scale_columns, in_memory);
+    moek_find_gate_up_by_(a, (size_t)a->k * (size_t)bits / 8, scale_bits, scale_rows, scale_columns, in_memory);
 }
 /* Likewise what moek_gemm_more_args has, after the above. */
 static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int scale_columns)
@@ -93,7 +93,7 @@ static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int sc
     int i;
     a->globals = gated && !apart ? 2 : 1;
     for (i = 0; i < 2; i++) {
-        const int gate = gated && i == g->halves.swapped, own = gate && apart;
+        const int gate = gated && i == g->gate_up.swapped, own = gate && apart;
         const int first = !gated || apart ? 0 : gate ? g->gate_first : g->up_first;
         const float *const global = own ? a->gate_global_scale : a->w_global_scale;
         const char *const zero = (const char *)(own ? a->gate_zero : a->w_zero);

@@ -199,7 +199,7 @@ MOEK_CPU_FN moek_panel_at_ moek_panel_at_of_(const moek_panels_ *p, int e, int j
 {
     const moek_digits_ *const d = &p->d;
     const moek_gemm_args *const a = d->a;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     const int gated = d->halves == 2, apart = gated && a->w_gate;
     const size_t step = (size_t)(gated ? h->step : 1), row = (size_t)e * (size_t)h->rows + (size_t)j * step;
     const int rows = d->f.w_scale.rows == 1 && d->f.w_scale.columns;   /* that have scales of blocks */
@@ -338,7 +338,7 @@ static MOEK_UNUSED void moek_panel_x_(const moek_panels_ *p, float *x, float *sc
 static MOEK_UNUSED void moek_panel_w_scale_(const moek_panels_ *p, float *to, int e, int j, int of, int rows, int k)
 {
     const moek_digits_ *const d = &p->d;
-    const moek_halves *const h = &d->a->halves;
+    const moek_gate_up *const h = &d->a->gate_up;
     const moek_scale_shape *const ws = &d->f.w_scale;
     const size_t bytes = (size_t)moek_digits_scale_bits_(&d->f) / 8, g = ws->columns ? (size_t)(k / ws->columns) : 0;
     const size_t groups = moek_groups_(d->a, ws->columns), step = (size_t)(d->halves == 2 ? h->step : 1);
@@ -368,18 +368,18 @@ static MOEK_UNUSED void moek_panel_factors_(const moek_panels_ *p, int e, int j0
     const moek_gemm_args *const a = d->a;
     const moek_scale_shape *const ws = &d->f.w_scale;
     const float second = d->f.static_x && d->f.x_scale.rows ? d->more->a_global_scale[0] : 1;
-    const size_t step = (size_t)(d->halves == 2 ? a->halves.step : 1);
+    const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
     int s, c;
     for (s = 0; s < MOEK_STRIP; s++) by[s] = bias[s] = 0;
     for (c = 0; c < columns; c++)
         for (s = 0; s < d->halves; s++) {
             const int i = moek_panel_lane_(d, c, s);
-            const size_t row = (size_t)e * (size_t)a->halves.rows + (size_t)(j0 + c) * step;
+            const size_t row = (size_t)e * (size_t)a->gate_up.rows + (size_t)(j0 + c) * step;
             by[i] = ws->columns || !ws->type ? 1
-                  : moek_digits_scale_(a->halves.scale[s], ws->rows ? row : (size_t)e, ws->type, a->dtype);
+                  : moek_digits_scale_(a->gate_up.scale[s], ws->rows ? row : (size_t)e, ws->type, a->dtype);
             if (d->f.second) by[i] *= d->more->global[s][e * d->more->globals];
             by[i] *= second;
-            if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[s])[row], a->dtype);
+            if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[s])[row], a->dtype);
         }
 }
 /* out = f(sum * scales + bias) of `rows` rows from p0 on; columns of out from j0 on. */
@@ -438,7 +438,7 @@ static MOEK_UNUSED void moek_panel_sums_(const moek_panels_ *p, int e, int p0, i
                                          float *sum)
 {
     const moek_digits_ *const d = &p->d;
-    const int wide = d->halves == 2 ? MOEK_PANEL : MOEK_WIDE;          /* columns of 32 rows of w */
+    const int wide = d->halves == 2 ? MOEK_PANEL : MOEK_WIDE;         /* columns of 32 rows of w */
     float x[MOEK_PANEL_X * MOEK_PANEL_K + 8], panel[MOEK_PANEL_K * MOEK_WIDE];
     float x_scale[MOEK_PANEL_X], w_scale[MOEK_WIDE];
     int k, c, i;

@@ -32,7 +32,7 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
 {
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
     const int gated = a->w_rows > a->n, halves = gated ? 2 : 1, half = by_8 ? 1 : 2, group = 3 - half;
-    const moek_halves *const h = &a->halves;
+    const moek_gate_up *const h = &a->gate_up;
     const cuuint64_t apart = (cuuint64_t)((uintptr_t)h->w[1] - (uintptr_t)h->w[0]);
     const cuuint64_t k = 128u / (cuuint32_t)element, steps = (cuuint64_t)a->k / k, w_rows = (cuuint64_t)a->w_rows;
     const cuuint64_t row = (cuuint64_t)a->k * (cuuint64_t)element, next = row * (cuuint64_t)h->step;

@@ -342,11 +342,11 @@ MOEK_DEVICE void moek_scale_sums_(const moek_gemm_args *a, float *sum, int m, in
     if (a->bias)
         #pragma unroll
         for (i = 0; i < 2; i++)
-            bias[i] = moek_from_t_(((const uint16_t *)a->halves.bias[i])[(size_t)e * a->halves.rows + w_row[i]],
+            bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])[(size_t)e * a->gate_up.rows + w_row[i]],
                                    dtype);
     if (by_tensor) {
         const float s = *MOEK_F32_(a->a_scale);
-        const float scale[2] = { s * a->halves.scale[0][e], s * a->halves.scale[1][e] };
+        const float scale[2] = { s * a->gate_up.scale[0][e], s * a->gate_up.scale[1][e] };
         #pragma unroll
         for (i = 0; i < m / 2; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
     } else {

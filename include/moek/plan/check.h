@@ -47,7 +47,7 @@ static int moek_scales_in_panels_(int quant, int block)
 /* How gate and up lie, of a gated activation, the default put in. */
 static int moek_up_layout_(const moek_config *c)
 {
-    return c->up_layout ? c->up_layout : c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_HALVES;
+    return c->up_layout ? c->up_layout : c->act == MOEK_SWIGLUOAI ? MOEK_UP_INTERLEAVED : MOEK_UP_GATE_UP;
 }
 /* Does the format have scales of so many columns (config.block), where it leaves them open? */
 static int moek_has_block_(const moek_format *f, int block)
@@ -275,7 +275,8 @@ static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
                    "those of %s are %s: leave it 0", f->name, f->w_about);
     if (c->up_scales && moek_act_gated_(c->act) && moek_up_layout_(c) == MOEK_UP_INTERLEAVED)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is MOEK_UP_SCALES_SEPARATE, and rows of w_up are "
-                   "interleaved, so that the %d rows of a scale are of gate and of up: up_layout MOEK_UP_HALVES, _SWAPPED or _SEPARATE",
+                   "interleaved, so that the %d rows of a scale are of gate and of up: up_layout MOEK_UP_GATE_UP, "
+                   "_SWAPPED or _SEPARATE",
                    f->w_scale.rows);
     return moek_check_shard_(c, why);
 }
