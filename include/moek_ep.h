@@ -74,7 +74,7 @@
  *
  * ALL RANKS DO THE SAME: the same config and the same order of runs on a handle; only tokens and what is in them differ
  * (0 tokens are fine; a rank without tokens still calls moek_run).  Opening compares what the group was given and the
- * layer, field by field, with defaults filled in (moek/ep/hello.h has the list): where two ranks differ, all get
+ * layer, field by field, with defaults filled in (moek/ep/handshake.h has the list): where two ranks differ, all get
  * MOEK_E_MISMATCH with the name of the field and both values.  A plan that is made later, by each rank alone, has the
  * layer's fields, too, but for max_tokens and chunk_tokens: moek_plan_init names the one that it has otherwise.  A run
  * that one rank alone refuses (say, for a workspace that is too small) leaves the others waiting until their timeout;
@@ -137,26 +137,27 @@
 #ifdef MOEK_IMPLEMENTATION
 
 /* The files of moek/ep/, lowest first: a file calls itself and those before it (tests/format.sh checks).
- *     hello     the list of what ranks compare when a group opens
+ *     handshake the list of what ranks compare when a group opens
  *     layout    a window: what lies where, and where experts live
- *     words     flags, totals and packed errors: 64-bit words of a window
+ *     flags     flags, totals and packed errors: 64-bit words of a window
  *     device    the protocol in kernels, and device code that the stages share
- *     send, receive, giveback, collect      kernels, a file for each stage; none calls another
+ *     dispatch_send, dispatch_receive, combine_send, combine_receive
+ *               kernels, a file for each stage; none calls another
  *     error     the first error on the host: kept, sent to all ranks, polled, put in a sentence
  *     wire      the protocol on the host: flags, credits, waits
  *     host      prepare/finalize with windows in host memory, and what GPUs share with it
  *     gpu       prepare/finalize on GPUs: launches
  *     group     defaults, the choice of a kind, opening, joining, reports
  *     nccl      a group over NCCL: moek_ep_nccl.h includes it */
-#include "moek/ep/hello.h"
+#include "moek/ep/handshake.h"
 #include "moek/ep/layout.h"
-#include "moek/ep/words.h"
+#include "moek/ep/flags.h"
 #if MOEK_HAVE_CUDA_
 #include "moek/ep/device.h"
-#include "moek/ep/send.h"
-#include "moek/ep/receive.h"
-#include "moek/ep/giveback.h"
-#include "moek/ep/collect.h"
+#include "moek/ep/dispatch_send.h"
+#include "moek/ep/dispatch_receive.h"
+#include "moek/ep/combine_send.h"
+#include "moek/ep/combine_receive.h"
 #endif
 #include "moek/ep/error.h"
 #include "moek/ep/wire.h"

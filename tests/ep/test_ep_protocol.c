@@ -371,7 +371,7 @@ static void test_fields(void)
     moek_ep_two_ two;
     int i, f, known;
     memset(&place, 0, sizeof place);
-    for (i = 1; i < MOEK_EP_HELLO_ - 1; i++) {
+    for (i = 1; i < MOEK_EP_HANDSHAKE_ - 1; i++) {
         for (known = f = 0; f < EP_FIELDS; f++) known |= !strcmp(ep_fields[f].name, moek_ep_compared_of_(i).name);
         CHECK(known, "ranks compare %s, and no test gives one of them another", moek_ep_compared_of_(i).name);
     }

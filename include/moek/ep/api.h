@@ -67,7 +67,7 @@ typedef struct moek_ep_config {
 typedef struct moek_ep_field { size_t at, stride; } moek_ep_field;
 typedef struct moek_ep_layout {
     size_t size;                      /* of a window: a multiple of 4096                                              */
-    size_t hello, abort_word, latch, flags, local, counts, place;
+    size_t handshake, abort_word, latch, flags, local, counts, place;
     size_t rows, rows_size;           /* received rows: of handle 0; of one handle                                    */
     size_t partial, partial_size;     /* what comes back: of handle 0; of one handle                                  */
     moek_ep_field x, scale, token, ids, weights;      /* of a received row, from the start of its handle's rows       */

@@ -1,26 +1,26 @@
 /* moek/ep/device.h -- the protocol of wire.h in kernels, and the device code that the four stages share.
  *
- *     counts    (send.h) alltoall only: stores how many rows go to each rank into all windows; publishes.  Where rows
- *               are moved, `shares` stores the same counts beside the outgoing rows, and publishes nothing yet
- *     send      (send.h) quantizes (fp8b128) or copies rows into the windows of their ranks; publishes.  alltoall first
+ *     counts    (dispatch_send.h) alltoall only: stores how many rows go to each rank into all windows; publishes.
+ *               Where rows are moved, `shares` stores the same counts beside the outgoing rows, but publishes nothing
+ *     dispatch_send     quantizes (fp8b128) or copies rows into the windows of their ranks; publishes.  alltoall first
  *               waits for the counts of all ranks
- *     receive   (receive.h) waits for rows.  low_latency: copies them to [local experts][rows_per_expert], ordered by
+ *     dispatch_receive  waits for rows.  low_latency: copies them to [local experts][rows_per_expert], ordered by
  *               rank and token within an expert.  Others (receive_rows): rows stay where the experts read them.
- *               Whatever giveback needs later is copied out of the window, so that giveback does not read received rows
- *     giveback  (giveback.h) publishes and releases; stores the results of the experts, reduced by token, into the
- *               windows of the tokens' ranks
- *     collect   (collect.h) waits for results; adds them up, ranks ascending
+ *               Whatever combine_send needs later is copied out of the window, so that it does not read received rows
+ *     combine_send      publishes and releases; stores the results of the experts, reduced by token, into the windows
+ *               of the tokens' ranks
+ *     combine_receive   waits for results; adds them up, ranks ascending
  *
  * low_latency is bound by latency: a block handles one row, or a slice of one.  The other kinds are bound by the links:
  * a warp handles one row.  Their send uses at most 24 SMs, because more would not be faster; the other SMs are free for
  * the caller's kernels.
  *
  * WORDS.  Results that low_latency sends back carry their own arrival flag.  Each 4 bytes travel as their complement,
- * and 0 means "not arrived"; collect writes 0 back after reading.  So sender and receiver need no fence, no barrier and
- * no second load.
+ * and 0 means "not arrived"; combine_receive writes 0 back after reading.  So sender and receiver need no fence, no
+ * barrier and no second load.
  * MARKS.  Rows that low_latency sends out, and results of the other kinds, may be announced before they arrive.  Each
  * has a mark: the number of the operation, stored by the writer of the row.  A receiver takes rows whose marks have
- * arrived while other rows are still in flight.  giveback, and send of low_latency, publish the number of tokens at
+ * arrived while other rows are still in flight.  combine_send, and send of low_latency, publish the number of tokens at
  * once, by one block.  Rows that the other kinds send out have no marks: they are published when all are stored, by the
  * last block to finish (it is found by a counter in the window, which returns to 0).
  *
@@ -30,21 +30,21 @@
  * and releases those rows.  (So combine is released by the next operation's send or counts.  That is in time: no rank
  * needs this credit earlier.)
  * When the group has ended, blocks return and nothing more is published.  When rows would not fit (alltoall), all ranks
- * find the same from the counts, and the operation goes on without rows: send and giveback publish counts of -1, and
- * collect leaves y alone.  (Where rows are moved, ranks find this when they receive: the rank whose rows did not fit
- * sends such counts.)
+ * find the same from the counts, and the operation goes on without rows: dispatch_send and combine_send publish counts
+ * of -1, and combine_receive leaves y alone.  (Where rows are moved, ranks find this when they receive: the rank whose
+ * rows did not fit sends such counts.)
  *
- * receive and collect may start while the kernel before still runs (programmatic dependent launch): they wait for
- * flags, words and marks, and the memory that they write is read only by kernels before that one.  All their blocks
- * still wait for that kernel before they exit, because later kernels rely on it.  send and giveback let receive and
- * collect start early.
+ * dispatch_receive and combine_receive may start while the kernel before still runs (programmatic dependent launch):
+ * they wait for flags, words and marks, and the memory that they write is read only by kernels before that one.  All
+ * their blocks still wait for that kernel before they exit, because later kernels rely on it.  dispatch_send and
+ * combine_send let them start early.
  *
  * ORDER.  What a kernel stores to a peer comes before its flag or mark: stores of the block or warp, a barrier, a fence
  * at system scope, a relaxed store.  Polls are acquire loads: that saves the second load that a relaxed poll needs. */
 #ifndef MOEK_EP_DEVICE_H
 #define MOEK_EP_DEVICE_H
 #include <string.h>
-#include "words.h"
+#include "flags.h"
 #include "../kernel/cuda.h"
 
 /* ---- one function for each instruction --------------------------------------------------------------------------- */
@@ -93,8 +93,8 @@ MOEK_DEVICE void moek_store_words_sys_(void *p, moek_words_ v)
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
                  :: "l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]), "r"(v.w[3]) : "memory");
 }
-/* A store; if `stays`, with L2 evict_last.  (The policy is created anew each time: kept in a register it costs collect
- * more registers.) */
+/* A store; if `stays`, with L2 evict_last.  (The policy is created anew each time: kept in a register it costs
+ * combine_receive more registers.) */
 MOEK_DEVICE void moek_store_words_last_(void *p, moek_words_ v, int stays)
 {
     uint64_t policy;
@@ -424,7 +424,7 @@ MOEK_DEVICE void moek_ep_gpu_publish_(const moek_ep_gpu_ *g, int phase, int othe
     if ((int)threadIdx.x >= g->ranks) return;
     operations = *moek_ep_gpu_local_(g, other).operations;
     news.sent += (uint64_t)1 << 40 | (uint64_t)g->tag << 32 | (uint32_t)counts[p];
-    if (p == g->rank) *moek_ep_gpu_local_(g, phase).operations = news.operations;  /* giveback reads it after my flag */
+    if (p == g->rank) *moek_ep_gpu_local_(g, phase).operations = news.operations;  /* combine_send reads it after it */
     moek_fence_sys_();
     moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 1, other, moek_ep_gpu_mine_(g, p)), operations);
     moek_store_relaxed_sys_(moek_ep_gpu_flag_(g, p, 0, phase, moek_ep_gpu_mine_(g, p)), news.sent);
@@ -456,10 +456,10 @@ MOEK_DEVICE void moek_ep_gpu_full_(const moek_ep_gpu_ *g)
                             moek_ep_pack_full_(most, fullest, moek_ep_gpu_operation_(g, MOEK_EP_COUNTS)));
 }
 
-/* ---- rows that are added up, by giveback and collect ------------------------------------------------------------- */
+/* ---- rows that are added up, by combine_send and combine_receive ------------------------------------------------- */
 
-/* Threads of a block of giveback and collect for many tokens: an SM has room for one block of each, so that rows are
- * added up while other rows are in flight.  RING: 16-byte words in flight to each thread, in shared memory. */
+/* Threads of a block of combine_send and combine_receive for many tokens: an SM has room for one block of each, so that
+ * rows are added up while other rows are in flight.  RING: 16-byte words in flight to each thread, in shared memory. */
 enum { MOEK_EP_BACK_ = 512, MOEK_EP_RING_ = 12, MOEK_EP_RING_BYTES_ = MOEK_EP_BACK_ * MOEK_EP_RING_ * 16 };
 
 /* Rows to be added up.  Row number i lies at base + i * stride.  Lane n of a warp holds the number (`at`) and the

@@ -5,7 +5,7 @@
 #ifndef MOEK_EP_ERROR_H
 #define MOEK_EP_ERROR_H
 #include <string.h>
-#include "words.h"
+#include "flags.h"
 #if MOEK_HAVE_CUDA_
 #include "device.h"
 #endif

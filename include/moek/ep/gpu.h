@@ -6,10 +6,10 @@
 #include "../plan/device_query.h"
 #include "host.h"
 #if MOEK_HAVE_CUDA_
-#include "collect.h"
-#include "giveback.h"
-#include "receive.h"
-#include "send.h"
+#include "combine_receive.h"
+#include "combine_send.h"
+#include "dispatch_receive.h"
+#include "dispatch_send.h"
 #endif
 
 #if MOEK_HAVE_CUDA_
@@ -38,7 +38,7 @@ static int moek_ep_is_pinned_(const void *report)
 }
 
 /* The mark of a device: a hash of its UUID, so that all processes get the same value however they number devices.  Odd,
- * so never 0: a rank's hello lines start with it, and 0 means "not written". */
+ * so never 0: a rank's handshake lines start with it, and 0 means "not written". */
 static uint64_t moek_ep_device_mark_(int ordinal)
 {
     struct cudaDeviceProp p;
@@ -190,15 +190,15 @@ static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_t
 /* Kernels of low_latency that are baked for a hidden size, and last those for any size (hidden 0). */
 typedef struct moek_ep_kernels_ {
     int hidden;
-    void (*send_codes)(moek_ep_send_);
-    void (*giveback)(moek_ep_giveback_);
-    void (*collect)(moek_ep_collect_);
+    void (*send_codes)(moek_ep_dispatch_send_);
+    void (*combine_send)(moek_ep_combine_send_);
+    void (*combine_receive)(moek_ep_combine_receive_);
 } moek_ep_kernels_;
 #define MOEK_EP_KERNELS_(h) \
-    { h, moek_ep_send_codes_h##h##_k_, moek_ep_giveback_h##h##_k_, moek_ep_collect_h##h##_k_ },
+    { h, moek_ep_dispatch_send_codes_h##h##_k_, moek_ep_combine_send_h##h##_k_, moek_ep_combine_receive_h##h##_k_ },
 static const moek_ep_kernels_ moek_ep_few_kernels_[] = {
     MOEK_EACH_HIDDEN(MOEK_EP_KERNELS_)
-    { 0, moek_ep_send_codes_k_, moek_ep_giveback_k_, moek_ep_collect_k_ }
+    { 0, moek_ep_dispatch_send_codes_k_, moek_ep_combine_send_k_, moek_ep_combine_receive_k_ }
 };
 #undef MOEK_EP_KERNELS_
 
@@ -218,19 +218,20 @@ static const moek_ep_kernels_ *moek_ep_few_for_sums_(const moek_ep *ep)
 /* Kernels are loaded when the group opens, not at the first launch: then kernels of other ranks may be waiting. */
 static int moek_ep_few_loaded_(const moek_ep_kernels_ *k)
 {
-    return MOEK_READY_(k->send_codes, 0) == MOEK_OK && MOEK_READY_(k->giveback, 0) == MOEK_OK &&
-           MOEK_READY_(k->collect, 0) == MOEK_OK;
+    return MOEK_READY_(k->send_codes, 0) == MOEK_OK && MOEK_READY_(k->combine_send, 0) == MOEK_OK &&
+           MOEK_READY_(k->combine_receive, 0) == MOEK_OK;
 }
 static moek_status moek_ep_load_kernels_(const moek_ep *ep, moek_text_ *why)
 {
     if (moek_ep_few_loaded_(moek_ep_few_of_(ep, 0)) && moek_ep_few_loaded_(moek_ep_few_of_(ep, 1)) &&
-        MOEK_READY_(moek_ep_send_words_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_receive_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_dispatch_send_words_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_dispatch_receive_k_, 0) == MOEK_OK &&
         MOEK_READY_(moek_ep_counts_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_shares_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_send_many_words_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_send_many_codes_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_receive_rows_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK &&
-        MOEK_READY_(moek_ep_giveback_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK &&
-        MOEK_READY_(moek_ep_collect_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK)
+        MOEK_READY_(moek_ep_dispatch_send_many_words_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_dispatch_send_many_codes_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_dispatch_receive_rows_k_, 0) == MOEK_OK && MOEK_READY_(moek_ep_end_k_, 0) == MOEK_OK &&
+        MOEK_READY_(moek_ep_combine_send_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK &&
+        MOEK_READY_(moek_ep_combine_receive_many_k_, MOEK_EP_RING_BYTES_) == MOEK_OK)
         return MOEK_OK;
     MOEK_FAIL_(why, MOEK_E_ARCH, "the binary holds no code of the exchange kernels for this device");
 }
@@ -304,16 +305,16 @@ static moek_status moek_ep_move_(const moek_ep *ep, const moek_step *step, int p
                  "ended", moek_ep_phase_name_(phase), handle);
 }
 
-/* Moves a line of the hello to each rank. */
-static moek_status moek_ep_move_hello_(const moek_ep *ep, int line, moek_stream stream)
+/* Moves a line of the handshake to each rank. */
+static moek_status moek_ep_move_handshake_(const moek_ep *ep, int line, moek_stream stream)
 {
     moek_ep_part_of_ part;
-    part.at = moek_ep_hello_at_(ep, line, 0); part.bytes = MOEK_EP_LINE_; part.every = 0;
+    part.at = moek_ep_handshake_at_(ep, line, 0); part.bytes = MOEK_EP_LINE_; part.every = 0;
     return moek_ep_move_parts_(ep, &part, 1, stream);
 }
 /* Waits until the moves have finished.  A mark is not enough: bytes of a line may arrive in any order, so the mark may
  * arrive before the rest. */
-static moek_status moek_ep_wait_for_hello_(const moek_ep *ep, moek_stream stream)
+static moek_status moek_ep_wait_for_handshake_(const moek_ep *ep, moek_stream stream)
 {
     moek_status status = MOEK_OK;
     uint64_t start = 0;
@@ -337,7 +338,7 @@ static int moek_ep_blocks_(const moek_ep *ep, int each)
     return n > 1 ? n : 1;
 }
 /* alltoall and allgather: the most blocks of the send kernel.  The links limit it, and this many blocks saturate them.
- * (giveback takes all SMs, because it reads topk rows for one row that travels.) */
+ * (combine_send takes all SMs, because it reads topk rows for one row that travels.) */
 static int moek_ep_many_(const moek_ep *ep)
 {
     const int n = moek_ep_blocks_(ep, 1), most = MOEK_EP_WARPS_ / (MOEK_EP_MANY_ / 32);
@@ -357,9 +358,9 @@ static int moek_ep_few_rows_(const moek_ep *ep, long long tokens)
     return rows < most ? (int)rows : most;
 }
 
-/* low_latency: 1 if copies of received rows, and the zeros that collect leaves, may be stored with L2 evict_last: if
- * those of all operations in flight on this GPU take at most STAYS_ bytes.  Assumes that the other ranks have about as
- * many tokens as this one. */
+/* low_latency: 1 if copies of received rows, and the zeros that combine_receive leaves, may be stored with L2
+ * evict_last: if those of all operations in flight on this GPU take at most STAYS_ bytes.  Assumes that the other ranks
+ * have about as many tokens as this one. */
 enum { MOEK_EP_STAYS_ = 24 << 20 };
 static int moek_ep_stays_(const moek_ep *ep, const moek_plan *plan, int tokens)
 {
@@ -392,7 +393,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     const int few = moek_ep_low_latency_(ep), most = few ? moek_ep_blocks_(ep, MOEK_EP_EACH_) : moek_ep_many_(ep);
     const int fused = moek_ep_fuses_(plan->config.quant) && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
-    moek_ep_send_ a;
+    moek_ep_dispatch_send_ a;
     const int early = moek_launches_early_(plan), warps = most * (MOEK_EP_MANY_ / 32);
     moek_ep_work_ w;
     int blocks;
@@ -418,14 +419,16 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     if (few) {
         blocks = (tokens < most ? tokens : most) + 1;
         status = fused ? MOEK_CHAIN_(moek_ep_few_of_(ep, 1)->send_codes, blocks, MOEK_EP_THREADS_, 0, stream, early, a)
-                       : MOEK_CHAIN_(moek_ep_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+                       : MOEK_CHAIN_(moek_ep_dispatch_send_words_k_, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         blocks = tokens < most ? (tokens ? tokens : 1) : most;
         if (a.g.packed) status = MOEK_CHAIN_(moek_ep_counts_k_, 1, MOEK_EP_MANY_, 0, stream, early, a);
         else if (a.rows) status = MOEK_CHAIN_(moek_ep_shares_k_, 1, MOEK_EP_MANY_, 0, stream, early, a);
         if (status == MOEK_OK)
-            status = fused ? MOEK_CHAIN_(moek_ep_send_many_codes_k_, blocks, MOEK_EP_MANY_, 0, stream, early, a)
-                           : MOEK_CHAIN_(moek_ep_send_many_words_k_, blocks, MOEK_EP_MANY_, 0, stream, early, a);
+            status = fused ? MOEK_CHAIN_(moek_ep_dispatch_send_many_codes_k_, blocks, MOEK_EP_MANY_, 0, stream, early,
+                                         a)
+                           : MOEK_CHAIN_(moek_ep_dispatch_send_many_words_k_, blocks, MOEK_EP_MANY_, 0, stream, early,
+                                         a);
     }
     if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_DISPATCH, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_SENT_;
@@ -441,7 +444,7 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     const int most = few ? moek_ep_few_rows_(ep, step->tokens) : moek_ep_blocks_(ep, 3);
     const int rows = (int)(moek_ep_rows_(ep) * (size_t)ep->slots / MOEK_EP_THREADS_) + 1;
     const int early = moek_launches_early_(plan) && !ep->config.move;
-    moek_ep_receive_ a;
+    moek_ep_dispatch_receive_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_SENT_);
     if (status != MOEK_OK) return status;
@@ -459,10 +462,11 @@ static moek_status moek_ep_prepare_receive_gpu_(const moek_prepare_finalize *sel
     a.x = moek_ep_late_(plan) ? (char *)w.unquantized : (char *)w.arrived.q;
     a.scale = few ? w.arrived.scale : moek_ep_expands_(&m.scales) ? w.scale : NULL;
     if (few) {
-        status = MOEK_CHAIN_(moek_ep_receive_k_, most, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = MOEK_CHAIN_(moek_ep_dispatch_receive_k_, most, MOEK_EP_THREADS_, 0, stream, early, a);
         if (status == MOEK_OK) status = moek_ep_arrived_low_latency_(step, &w, stream);
     } else {
-        status = MOEK_CHAIN_(moek_ep_receive_rows_k_, rows < most ? rows : most, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = MOEK_CHAIN_(moek_ep_dispatch_receive_rows_k_, rows < most ? rows : most, MOEK_EP_THREADS_, 0, stream,
+                             early, a);
         if (status == MOEK_OK) status = moek_ep_arrived_rows_(ep, step, &w, stream);
     }
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_ARRIVED_;
@@ -475,7 +479,7 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     moek_ep *ep = (moek_ep *)self->context;
     const moek_ep_message_ m = moek_ep_message_of_(step->plan);
     const int few = moek_ep_low_latency_(ep), early = moek_launches_early_(step->plan);
-    moek_ep_giveback_ a;
+    moek_ep_combine_send_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_ARRIVED_);
     if (status != MOEK_OK) return status;
@@ -492,11 +496,11 @@ static moek_status moek_ep_finalize_send_gpu_(const moek_prepare_finalize *self,
     a.out = (const uint16_t *)step->out;
     if (few) {
         const int blocks = moek_ep_few_rows_(ep, (long long)step->tokens * moek_ep_stretches_(ep)) + 1;
-        status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->giveback, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->combine_send, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         /* Not early: SMs that down leaves first would get two blocks each, and the others none. */
         const int blocks = moek_ep_blocks_(ep, 1) + 1;
-        status = MOEK_LAUNCH_(moek_ep_giveback_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, a);
+        status = MOEK_LAUNCH_(moek_ep_combine_send_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, a);
     }
     if (status == MOEK_OK) status = moek_ep_move_(ep, step, MOEK_EP_COMBINE, stream);
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_RETURNED_;
@@ -508,7 +512,7 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
 {
     moek_ep *ep = (moek_ep *)self->context;
     const int early = moek_launches_early_(step->plan) && !ep->config.move;
-    moek_ep_collect_ a;
+    moek_ep_combine_receive_ a;
     moek_ep_work_ w;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);
     (void)weight_and_reduce;
@@ -529,10 +533,11 @@ static moek_status moek_ep_finalize_receive_gpu_(const moek_prepare_finalize *se
     if (moek_ep_low_latency_(ep)) {
         const long long items = (long long)step->tokens * moek_ep_stretches_(ep);
         const int most = moek_ep_blocks_(ep, MOEK_EP_EACH_), blocks = items < 1 ? 1 : items < most ? (int)items : most;
-        status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->collect, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
+        status = MOEK_CHAIN_(moek_ep_few_for_sums_(ep)->combine_receive, blocks, MOEK_EP_THREADS_, 0, stream, early, a);
     } else {
         const int blocks = moek_ep_blocks_(ep, 1);
-        status = MOEK_CHAIN_(moek_ep_collect_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream, early, a);
+        status = MOEK_CHAIN_(moek_ep_combine_receive_many_k_, blocks, MOEK_EP_BACK_, MOEK_EP_RING_BYTES_, stream,
+                             early, a);
     }
     if (status == MOEK_OK) ep->stage[step->args.handle] = MOEK_EP_IDLE_;
     return status;

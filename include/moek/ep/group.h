@@ -289,17 +289,17 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Compares line n of the hello of rank p with that of this rank. */
+/* Compares line n of the handshake of rank p with that of this rank. */
 static moek_status moek_ep_compare_(moek_ep *ep, int n, int p, const uint64_t *mine, moek_text_ *why)
 {
-    const int first = n * MOEK_EP_HELLO_WORDS_;
-    uint64_t theirs[1 + MOEK_EP_HELLO_WORDS_];       /* mark, values of the line */
+    const int first = n * MOEK_EP_HANDSHAKE_WORDS_;
+    uint64_t theirs[1 + MOEK_EP_HANDSHAKE_WORDS_];       /* mark, values of the line */
     int i;
-    if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, moek_ep_hello_at_(ep, n, p)), sizeof theirs) !=
+    if (moek_ep_copy_(ep, theirs, moek_ep_word_(ep, ep->config.rank, moek_ep_handshake_at_(ep, n, p)), sizeof theirs) !=
         MOEK_OK)
         MOEK_FAIL_(why, MOEK_E_CUDA, "the window of this rank can not be read");
     ep->sharing += !n && theirs[0] == ep->mark;
-    for (i = first; i < MOEK_EP_HELLO_ && i < first + MOEK_EP_HELLO_WORDS_; i++) {
+    for (i = first; i < MOEK_EP_HANDSHAKE_ && i < first + MOEK_EP_HANDSHAKE_WORDS_; i++) {
         moek_ep_two_ two;
         if (theirs[1 + i - first] == mine[i]) continue;
         two = moek_ep_two_of_(i, theirs[1 + i - first], mine[i]);
@@ -323,7 +323,7 @@ static moek_status moek_ep_hear_(moek_ep *ep, int n, const uint64_t *mine, moek_
         for (missing = -1, i = 0; i < c->ranks && status == MOEK_OK; i++) {
             const int p = moek_ep_turn_(ep, i);
             if (there >> p & 1) continue;
-            if (moek_ep_peek_(ep, moek_ep_word_(ep, c->rank, moek_ep_hello_at_(ep, n, p)))) {
+            if (moek_ep_peek_(ep, moek_ep_word_(ep, c->rank, moek_ep_handshake_at_(ep, n, p)))) {
                 there |= (uint64_t)1 << p;
                 if (!c->move) status = moek_ep_compare_(ep, n, p, mine, why);
             } else if (missing < 0) missing = p;
@@ -340,24 +340,24 @@ static moek_status moek_ep_hear_(moek_ep *ep, int n, const uint64_t *mine, moek_
 static moek_status moek_ep_greet_by_(moek_ep *ep, int n, const uint64_t *mine, moek_stream stream, moek_text_ *why)
 {
     const moek_ep_config *c = &ep->config;
-    const uint64_t *const words = mine + n * MOEK_EP_HELLO_WORDS_;
+    const uint64_t *const words = mine + n * MOEK_EP_HANDSHAKE_WORDS_;
     moek_status status;
     int i;
     for (i = 0; i < c->ranks; i++) {
         const int p = moek_ep_turn_(ep, i);
-        uint64_t *line = moek_ep_word_(ep, p, moek_ep_hello_at_(ep, n, c->move ? p : c->rank));
-        if (moek_ep_copy_(ep, line + 1, words, sizeof *words * MOEK_EP_HELLO_WORDS_) != MOEK_OK ||
+        uint64_t *line = moek_ep_word_(ep, p, moek_ep_handshake_at_(ep, n, c->move ? p : c->rank));
+        if (moek_ep_copy_(ep, line + 1, words, sizeof *words * MOEK_EP_HANDSHAKE_WORDS_) != MOEK_OK ||
             moek_ep_poke_(ep, line, ep->mark) != MOEK_OK)
             MOEK_FAIL_(why, MOEK_E_CUDA, "the window of rank %d can not be written", p);
     }
     (void)stream;
 #if MOEK_HAVE_CUDA_
-    if (c->move && moek_ep_move_hello_(ep, n, stream) != MOEK_OK)
+    if (c->move && moek_ep_move_handshake_(ep, n, stream) != MOEK_OK)
         MOEK_FAIL_(why, MOEK_E_CUDA, "config.move could not move a line to each rank");
 #endif
     status = moek_ep_hear_(ep, n, mine, why);
 #if MOEK_HAVE_CUDA_
-    if (c->move && status == MOEK_OK) status = moek_ep_wait_for_hello_(ep, stream);
+    if (c->move && status == MOEK_OK) status = moek_ep_wait_for_handshake_(ep, stream);
     for (i = 0; c->move && i < c->ranks && status == MOEK_OK; i++)
         status = moek_ep_compare_(ep, n, moek_ep_turn_(ep, i), mine, why);
 #endif
@@ -365,12 +365,12 @@ static moek_status moek_ep_greet_by_(moek_ep *ep, int n, const uint64_t *mine, m
 }
 static moek_status moek_ep_greet_(moek_ep *ep, moek_stream stream, moek_text_ *why)
 {
-    uint64_t mine[MOEK_EP_HELLO_LINES_ * MOEK_EP_HELLO_WORDS_];
+    uint64_t mine[MOEK_EP_HANDSHAKE_LINES_ * MOEK_EP_HANDSHAKE_WORDS_];
     moek_status status = MOEK_OK;
     int n;
     memset(mine, 0, sizeof mine);
-    moek_ep_hello_(ep, mine);
-    for (n = 0; n < MOEK_EP_HELLO_LINES_ && status == MOEK_OK; n++)
+    moek_ep_handshake_(ep, mine);
+    for (n = 0; n < MOEK_EP_HANDSHAKE_LINES_ && status == MOEK_OK; n++)
         status = moek_ep_greet_by_(ep, n, mine, stream, why);
     if (status == MOEK_OK) status = moek_ep_ended_(ep);
     if (status != MOEK_OK && !why->length) moek_ep_say_(ep, why);

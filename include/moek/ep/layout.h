@@ -4,7 +4,7 @@
  * K slots (topk + shared_slots), T tokens of a rank, P physical experts, H hidden:
  *
  *     contents                                                                                   writer
- *     hello    [lines][64]   one line each: the configuration of rank p when it opened           rank p
+ *     handshake    [lines][64]   one line each: the configuration of rank p when it opened           rank p
  *     abort_word             the error of another rank that ended the group                      any rank, once
  *     latch                  the first error here                                                owner
  *     flags    [S][R][3 phases]  two lines each.  ready: running total of what rank p has sent   rank p
@@ -57,7 +57,7 @@
 #include <string.h>
 #include "../want.h"
 #include "../plan/workspace.h"
-#include "hello.h"
+#include "handshake.h"
 
 #if MOEK_HAVE_CUDART_
 #include <cuda_runtime_api.h>
@@ -181,7 +181,7 @@ static void moek_ep_lay_out_(moek_ep *ep)
     memset(l, 0, sizeof *l);
     l->slots = c->combine == MOEK_EP_EXACT ? ep->slots : c->move ? 1 : ep->slots < c->ranks ? ep->slots : c->ranks;
     /* For the most ranks: ranks that were told different numbers of ranks find each other's abort_word, too. */
-    l->hello = moek_ep_place_(&used, (size_t)MOEK_EP_HELLO_LINES_ * MOEK_EP_MAX_RANKS * line, line);
+    l->handshake = moek_ep_place_(&used, (size_t)MOEK_EP_HANDSHAKE_LINES_ * MOEK_EP_MAX_RANKS * line, line);
     l->abort_word = moek_ep_place_(&used, line, line);
     l->latch = moek_ep_place_(&used, line, line);
     l->counts_stride = MOEK_EP_FLAGS_ + moek_ep_up_(4 * (few ? (size_t)ep->physical_experts : ranks), line);
@@ -305,10 +305,10 @@ MOEK_FN size_t moek_ep_local_at_(const moek_ep_layout *l, int handles, int ranks
     return l->local + 8 * n * (2 * (size_t)ranks + 1);
 }
 
-/* Line n of the hello of rank `from`. */
-static size_t moek_ep_hello_at_(const moek_ep *ep, int n, int from)
+/* Line n of the handshake of rank `from`. */
+static size_t moek_ep_handshake_at_(const moek_ep *ep, int n, int from)
 {
-    return ep->layout.hello + ((size_t)n * MOEK_EP_MAX_RANKS + (size_t)from) * MOEK_EP_LINE_;
+    return ep->layout.handshake + ((size_t)n * MOEK_EP_MAX_RANKS + (size_t)from) * MOEK_EP_LINE_;
 }
 
 /* Offset of the counts of rank `from`; of the mark of a received row (low_latency) or of a row of partial (others). */

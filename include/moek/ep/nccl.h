@@ -136,8 +136,10 @@ static moek_status moek_ep_nccl_agree_(moek_ep_nccl *w, moek_status status, cons
 
 /* ---- what ranks compare ------------------------------------------------------------------------------------------ */
 
-typedef struct moek_ep_nccl_hello_ { uint64_t config[MOEK_EP_HELLO_], host, nccl, path, memory; } moek_ep_nccl_hello_;
-typedef char moek_ep_nccl_hello_fits_[sizeof(moek_ep_nccl_hello_) <= MOEK_EP_NCCL_SAY_ ? 1 : -1];
+typedef struct moek_ep_nccl_handshake_ {
+    uint64_t config[MOEK_EP_HANDSHAKE_], host, nccl, path, memory;
+} moek_ep_nccl_handshake_;
+typedef char moek_ep_nccl_handshake_fits_[sizeof(moek_ep_nccl_handshake_) <= MOEK_EP_NCCL_SAY_ ? 1 : -1];
 
 /* Identifies the host: a hash of the boot id, which is the same in all containers of a running kernel; or of
  * NCCL_HOSTID where that is set, as NCCL does. */
@@ -160,12 +162,12 @@ static uint64_t moek_ep_nccl_host_(void)
 static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int path, int *one_host, int *nccl,
                                        moek_text_ *why)
 {
-    moek_ep_nccl_hello_ mine, all[MOEK_EP_MAX_RANKS];
+    moek_ep_nccl_handshake_ mine, all[MOEK_EP_MAX_RANKS];
     moek_status status;
     int p, i, version = 0;
     (void)ncclGetVersion(&version);
     memset(&mine, 0, sizeof mine);
-    moek_ep_hello_(ep, mine.config);
+    moek_ep_handshake_(ep, mine.config);
     if (version > NCCL_VERSION_CODE) version = NCCL_VERSION_CODE;              /* compiled for that one */
     mine.host = moek_ep_nccl_host_(); mine.nccl = (uint64_t)version; mine.path = (uint64_t)path;
     mine.memory = w->memory_size;
@@ -178,7 +180,7 @@ static moek_status moek_ep_nccl_greet_(moek_ep_nccl *w, const moek_ep *ep, int p
         if (all[p].memory != all[0].memory)
             MOEK_FAIL_(why, MOEK_E_MISMATCH, "memory: rank %d brings %lu bytes, rank 0 %lu", p,
                        (unsigned long)all[p].memory, (unsigned long)all[0].memory);
-        for (i = 0; i < MOEK_EP_HELLO_; i++)
+        for (i = 0; i < MOEK_EP_HANDSHAKE_; i++)
             if (all[p].config[i] != all[0].config[i]) {
                 const moek_ep_two_ two = moek_ep_two_of_(i, all[p].config[i], all[0].config[i]);
                 MOEK_FAIL_(why, MOEK_E_MISMATCH, "%s: rank %d has %s, rank 0 has %s", moek_ep_compared_of_(i).name, p,

@@ -32,7 +32,7 @@
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
 /* 1 if the group ended because configurations differ, and this rank will find the same difference by itself.  Its own
- * sentence names the field and both values, so opening goes on: the hello that it waits for is there or will come. */
+ * sentence names the field and both values, so opening goes on: the handshake that it waits for is or will be there. */
 static int moek_ep_will_see_(const moek_ep *ep, int phase)
 {
     const moek_ep_error e = moek_ep_unpack_(moek_ep_load_(moek_ep_latch_(ep)));

@@ -1,9 +1,9 @@
-/* moek/ep/giveback.h -- finalize_send: kernels that send the results of the experts back to the ranks of the tokens. */
-#ifndef MOEK_EP_GIVEBACK_H
-#define MOEK_EP_GIVEBACK_H
+/* moek/ep/combine_send.h -- finalize_send: kernels that send results of the experts back to the ranks of the tokens. */
+#ifndef MOEK_EP_COMBINE_SEND_H
+#define MOEK_EP_COMBINE_SEND_H
 #include "device.h"
 
-typedef struct moek_ep_giveback_ {
+typedef struct moek_ep_combine_send_ {
     moek_ep_gpu_ g;
     int hidden, dtype;
     int reduced;                      /* the experts weighted and added up: one row of out for each received row      */
@@ -12,12 +12,12 @@ typedef struct moek_ep_giveback_ {
     const int32_t *ids, *token;       /* alltoall, allgather.  token NULL: token t is row t of its rank               */
     const float *weights;
     const uint16_t *out;
-} moek_ep_giveback_;
+} moek_ep_combine_send_;
 
 /* A received row, as a warp knows it.  Lane k has the row of `out` (at; < 0: none) and the weight of slot k.  mine: bit
  * mask of the slots that have an expert here. */
 typedef struct moek_ep_given_row_ { int at, token; float weight; uint32_t mine; } moek_ep_given_row_;
-MOEK_DEVICE moek_ep_given_row_ moek_ep_gpu_given_(const moek_ep_giveback_ *a, size_t row)
+MOEK_DEVICE moek_ep_given_row_ moek_ep_gpu_given_(const moek_ep_combine_send_ *a, size_t row)
 {
     const int lane = threadIdx.x % 32, slots = a->g.slots, is = lane < slots;
     const size_t slot = row * slots + lane;
@@ -56,7 +56,7 @@ MOEK_DEVICE void moek_ep_gpu_put8_(char *row, int column, const float sum[8], in
 }
 
 /* The row of partial at rank `to` for a result; EXACT: the row of slot 0. */
-MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_giveback_ *a, int to, moek_ep_given_row_ r)
+MOEK_DEVICE size_t moek_ep_gpu_goes_to_(const moek_ep_combine_send_ *a, int to, moek_ep_given_row_ r)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const size_t token = (size_t)r.token + (g->moved ? (size_t)to * g->max_tokens : 0);
@@ -72,7 +72,7 @@ MOEK_DEVICE moek_words_ moek_ep_lost_words_(int dtype)
     return v;
 }
 /* EXACT: a warp sends the rows of all slots unchanged.  A lane sends 16-byte words w0, w0 + step, ... of each row. */
-MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden, char *put, moek_ep_given_row_ r,
+MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_combine_send_ *a, int hidden, char *put, moek_ep_given_row_ r,
                                          int w0, int step, int few)
 {
     const size_t bytes = 2 * (size_t)hidden;
@@ -89,8 +89,8 @@ MOEK_DEVICE void moek_ep_gpu_give_slots_(const moek_ep_giveback_ *a, int hidden,
     }
 }
 /* REDUCED, REDUCED_F32: the same for the weighted sum of these rows. */
-MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_giveback_ *a, int hidden, char *put, moek_ep_given_row_ r, int w0,
-                                       int step, int few, int f32, int dtype)
+MOEK_DEVICE void moek_ep_gpu_give_sum_(const moek_ep_combine_send_ *a, int hidden, char *put, moek_ep_given_row_ r,
+                                       int w0, int step, int few, int f32, int dtype)
 {
     const int lane = threadIdx.x % 32, words = hidden / 8;
     uint32_t left = __ballot_sync(0xffffffff, r.at >= 0);
@@ -132,7 +132,7 @@ MOEK_DEVICE int moek_ep_gpu_next_(const moek_ep_gpu_ *g, int n, int stride)
 
 /* Items are the received rows, ranks in turn.  few: an item is a slice of a row, handled by a block.  Otherwise it is a
  * row, handled and marked by a warp.  Block 0 only publishes.  few, combine and dtype are compile-time constants. */
-MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int hidden, int few, int combine, int dtype)
+MOEK_DEVICE void moek_ep_gpu_combine_send_(const moek_ep_combine_send_ *a, int hidden, int few, int combine, int dtype)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS], offsets[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a->g;
@@ -179,21 +179,21 @@ MOEK_DEVICE void moek_ep_gpu_giveback_(const moek_ep_giveback_ *a, int hidden, i
         moek_ep_gpu_publish_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH,
                              moek_ep_gpu_news_(g, MOEK_EP_COMBINE, MOEK_EP_DISPATCH), g->moved ? gridDim.x : 1, counts);
 }
-MOEK_DEVICE void moek_ep_gpu_giveback_any_(const moek_ep_giveback_ *a, int few)
+MOEK_DEVICE void moek_ep_gpu_combine_send_any_(const moek_ep_combine_send_ *a, int few)
 {
     const int h = a->hidden, f32 = a->g.combine == MOEK_EP_REDUCED_F32;
-    if (a->g.combine == MOEK_EP_EXACT) moek_ep_gpu_giveback_(a, h, few, MOEK_EP_EXACT, 0);
-    else if (f32) moek_ep_gpu_giveback_(a, h, few, MOEK_EP_REDUCED_F32, a->dtype);
-    else if (a->dtype == MOEK_DTYPE_FP16) moek_ep_gpu_giveback_(a, h, few, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_giveback_(a, h, few, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
+    if (a->g.combine == MOEK_EP_EXACT) moek_ep_gpu_combine_send_(a, h, few, MOEK_EP_EXACT, 0);
+    else if (f32) moek_ep_gpu_combine_send_(a, h, few, MOEK_EP_REDUCED_F32, a->dtype);
+    else if (a->dtype == MOEK_DTYPE_FP16) moek_ep_gpu_combine_send_(a, h, few, MOEK_EP_REDUCED, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_combine_send_(a, h, few, MOEK_EP_REDUCED, MOEK_DTYPE_BF16);
 }
 static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2)
-moek_ep_giveback_many_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 0); }
+moek_ep_combine_send_many_k_(const moek_ep_combine_send_ a) { moek_ep_gpu_combine_send_any_(&a, 0); }
 
-MOEK_EP_FEW_K_ moek_ep_giveback_k_(const moek_ep_giveback_ a) { moek_ep_gpu_giveback_any_(&a, 1); }
-#define MOEK_EP_GIVEBACK_BAKED_(h) \
-    MOEK_EP_FEW_K_ moek_ep_giveback_h##h##_k_(const moek_ep_giveback_ a) \
-    { moek_ep_gpu_giveback_(&a, h, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16); }
-MOEK_EACH_HIDDEN(MOEK_EP_GIVEBACK_BAKED_)
-#undef MOEK_EP_GIVEBACK_BAKED_
+MOEK_EP_FEW_K_ moek_ep_combine_send_k_(const moek_ep_combine_send_ a) { moek_ep_gpu_combine_send_any_(&a, 1); }
+#define MOEK_EP_COMBINE_SEND_BAKED_(h) \
+    MOEK_EP_FEW_K_ moek_ep_combine_send_h##h##_k_(const moek_ep_combine_send_ a) \
+    { moek_ep_gpu_combine_send_(&a, h, 1, MOEK_EP_REDUCED, MOEK_DTYPE_BF16); }
+MOEK_EACH_HIDDEN(MOEK_EP_COMBINE_SEND_BAKED_)
+#undef MOEK_EP_COMBINE_SEND_BAKED_
 #endif

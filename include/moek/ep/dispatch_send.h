@@ -1,9 +1,9 @@
-/* moek/ep/send.h -- prepare_send: kernels that send rows to the ranks of their experts, and kernels that count them. */
-#ifndef MOEK_EP_SEND_H
-#define MOEK_EP_SEND_H
+/* moek/ep/dispatch_send.h -- prepare_send: kernels that send rows to the ranks of their experts and count them. */
+#ifndef MOEK_EP_DISPATCH_SEND_H
+#define MOEK_EP_DISPATCH_SEND_H
 #include "device.h"
 
-typedef struct moek_ep_send_ {
+typedef struct moek_ep_dispatch_send_ {
     moek_ep_gpu_ g;
     int tokens, each;                 /* each: alltoall, allgather: consecutive tokens of a warp                      */
     moek_ep_sizes_ size;
@@ -17,12 +17,12 @@ typedef struct moek_ep_send_ {
                                          those of the warp                                                            */
     int32_t *rows, *back;             /* alltoall where rows are moved, others NULL.  rows: [ranks], rows for each rank
                                          or MOEK_EP_FULL_.  back: [tokens][slots], row in the outgoing window         */
-} moek_ep_send_;
+} moek_ep_dispatch_send_;
 
 /* The slots of a token, one a lane.  place: rank << 16 | local expert, or -1.  to: bit mask of the token's ranks, the
  * same in all lanes. */
 typedef struct moek_ep_slots_ { int32_t id, place; float weight; uint64_t to; } moek_ep_slots_;
-MOEK_DEVICE moek_ep_slots_ moek_ep_gpu_slots_(const moek_ep_send_ *a, int token)
+MOEK_DEVICE moek_ep_slots_ moek_ep_gpu_slots_(const moek_ep_dispatch_send_ *a, int token)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const int lane = threadIdx.x % 32;
@@ -38,7 +38,7 @@ MOEK_DEVICE moek_ep_slots_ moek_ep_gpu_slots_(const moek_ep_send_ *a, int token)
     return s;
 }
 /* A warp stores the ids and weights of a row at rank p. */
-MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_send_ *a, int p, size_t row, moek_ep_slots_ s)
+MOEK_DEVICE void moek_ep_gpu_put_slots_(const moek_ep_dispatch_send_ *a, int p, size_t row, moek_ep_slots_ s)
 {
     const moek_ep_layout *const l = &a->g.layout;
     const int lane = threadIdx.x % 32;
@@ -64,7 +64,7 @@ MOEK_DEVICE uint32_t moek_ep_pack_scales_(const char *scale, int j, int n, int h
 /* Loads a slice of a row, unchanged.  `team` threads, of which this is number `me`, load MOEK_EP_DEPTH_ words of 16
  * bytes each: words w0 + me, w0 + me + team, ... */
 enum { MOEK_EP_DEPTH_ = 4 };
-MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
+MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                           moek_words_ *v, int me, int team)
 {
     const char *const from = a->x + (size_t)token * size.x_stride * 2;
@@ -76,7 +76,7 @@ MOEK_DEVICE void moek_ep_gpu_fetch_words_(const moek_ep_send_ *a, moek_ep_sizes_
     }
 }
 /* Sends the row to row row[p] + plus of each rank p in the mask `to`, with its scales. */
-MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, uint64_t to,
+MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, int token, uint64_t to,
                                          const int *row, int plus, moek_words_ *v, int me, int team)
 {
     const moek_ep_layout *const l = &a->g.layout;
@@ -106,7 +106,7 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_send_ *a, moek_ep_sizes_ 
 
 /* The same for a row that is quantized on the way to e4m3 with a float for each 128 columns: a thread has 16 columns, 8
  * threads have those of a scale.  (Its scales are FLOATS or EXPONENTS.) */
-MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int w0,
+MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                             moek_words_ *v, int me, int team)
 {
     const uint16_t *const from = (const uint16_t *)a->x + (size_t)token * size.x_stride;
@@ -120,8 +120,8 @@ MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_send_ *a, moek_ep_size
 /* A warp sends its scales.  s: the scale of the lane's 16 columns.  turn: which 32 words of the row the warp has.
  * Scales are collected in *keep, one word a lane, until all lanes have one, so that one store takes up to 128 bytes.
  * few: scales are stored at once. */
-MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, moek_ep_sizes_ size, uint64_t to, const int *row,
-                                          int plus, float s, int turn, uint32_t *keep, int few)
+MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, uint64_t to,
+                                          const int *row, int plus, float s, int turn, uint32_t *keep, int few)
 {
     const int lane = threadIdx.x % 32, by = a->scales ? 0 : 2, mask = few ? 0 : (32 >> by) - 1;  /* words: 1 << by */
     const int words = moek_ep_scale_words_(size.groups, a->scales), at = ((turn & ~mask) << by) + lane;
@@ -136,7 +136,7 @@ MOEK_DEVICE void moek_ep_gpu_send_scales_(const moek_ep_send_ *a, moek_ep_sizes_
     for (i = 0; i < a->g.ranks; i++)
         if (to >> i & 1) ((uint32_t *)moek_ep_gpu_field_(&a->g, i, a->g.layout.scale, row[i] + plus))[at] = *keep;
 }
-MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, uint64_t to,
+MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, int token, uint64_t to,
                                          const int *row, int plus, moek_words_ *v, int me, int team, int dtype)
 {
     enum { DEPTH = MOEK_EP_DEPTH_ / 2, LANES = 8 };
@@ -171,13 +171,13 @@ MOEK_DEVICE void moek_ep_gpu_send_codes_(const moek_ep_send_ *a, moek_ep_sizes_ 
 }
 
 /* quantize: 0, or MOEK_DTYPE_* of x.  quantize and team are compile-time constants. */
-MOEK_DEVICE void moek_ep_gpu_fetch_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int quantize,
+MOEK_DEVICE void moek_ep_gpu_fetch_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, int token, int quantize,
                                     moek_words_ *v, int me, int team)
 {
     if (quantize) moek_ep_gpu_fetch_columns_(a, size, token, 0, v, me, team);
     else moek_ep_gpu_fetch_words_(a, size, token, 0, v, me, team);
 }
-MOEK_DEVICE void moek_ep_gpu_send_row_(const moek_ep_send_ *a, moek_ep_sizes_ size, int token, int quantize,
+MOEK_DEVICE void moek_ep_gpu_send_row_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, int token, int quantize,
                                        uint64_t to, const int *row, int plus, moek_words_ *v, int me, int team)
 {
     if (quantize) moek_ep_gpu_send_codes_(a, size, token, to, row, plus, v, me, team, quantize);
@@ -188,7 +188,7 @@ MOEK_DEVICE void moek_ep_gpu_send_row_(const moek_ep_send_ *a, moek_ep_sizes_ si
 
 /* One block stores into each window how many rows each expert there gets from my tokens.  Returns nonzero if the group
  * has ended. */
-MOEK_DEVICE int moek_ep_gpu_tell_experts_(const moek_ep_send_ *a)
+MOEK_DEVICE int moek_ep_gpu_tell_experts_(const moek_ep_dispatch_send_ *a)
 {
     enum { SOME = 1024 };
     __shared__ int rows[SOME];
@@ -214,7 +214,7 @@ MOEK_DEVICE int moek_ep_gpu_tell_experts_(const moek_ep_send_ *a)
 }
 
 /* By a warp: the index of slot k's row among the rows that expert `id` gets from this rank. */
-MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_send_ *a, int token, int k, int id)
+MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_dispatch_send_ *a, int token, int k, int id)
 {
     const int end = token * a->g.slots + k;
     int i, before = 0;
@@ -224,7 +224,7 @@ MOEK_DEVICE int moek_ep_gpu_order_(const moek_ep_send_ *a, int token, int k, int
 }
 
 /* Block 0 stores the counts and publishes.  Each other block sends one token at a time, and marks the token's rows. */
-MOEK_DEVICE void moek_ep_gpu_send_few_(const moek_ep_send_ *a, moek_ep_sizes_ size, int quantize)
+MOEK_DEVICE void moek_ep_gpu_dispatch_send_few_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, int quantize)
 {
     enum { WARPS = MOEK_EP_THREADS_ / 32 };
     __shared__ int all[MOEK_EP_MAX_RANKS], row[MOEK_EP_MAX_RANKS];
@@ -300,7 +300,7 @@ MOEK_DEVICE int moek_ep_gpu_before_(int mine, int *part, int *all)
 
 /* alltoall, one block: counts the rows for each rank (all, shared), and where the rows of each warp of the send kernel
  * begin (a->before). */
-MOEK_DEVICE void moek_ep_gpu_number_(const moek_ep_send_ *a, int *all)
+MOEK_DEVICE void moek_ep_gpu_number_(const moek_ep_dispatch_send_ *a, int *all)
 {
     __shared__ int part[MOEK_EP_MANY_ / 32];
     const moek_ep_gpu_ *const g = &a->g;
@@ -326,7 +326,7 @@ MOEK_DEVICE void moek_ep_gpu_number_(const moek_ep_send_ *a, int *all)
 }
 
 /* alltoall: stores the counts into all windows, and publishes. */
-static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_counts_k_(const moek_ep_send_ a)
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_counts_k_(const moek_ep_dispatch_send_ a)
 {
     __shared__ int all[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
@@ -347,7 +347,7 @@ static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_counts_k_(con
 
 /* alltoall where rows are moved: stores the counts into the outgoing window.  g->max_tokens is the share of a rank, the
  * most rows that it can be sent. */
-static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_shares_k_(const moek_ep_send_ a)
+static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1) moek_ep_shares_k_(const moek_ep_dispatch_send_ a)
 {
     __shared__ int all[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
@@ -385,7 +385,7 @@ MOEK_DEVICE int moek_ep_gpu_room_(const moek_ep_gpu_ *g, int *row, int *all)
 }
 
 /* Each warp sends a->each consecutive tokens, one at a time.  The last block to finish publishes. */
-MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
+MOEK_DEVICE void moek_ep_gpu_dispatch_send_many_(const moek_ep_dispatch_send_ *a, int quantize)
 {
     enum { WARPS = MOEK_EP_MANY_ / 32 };
     __shared__ int row[WARPS][MOEK_EP_MAX_RANKS], begin[MOEK_EP_MAX_RANKS], all[MOEK_EP_MAX_RANKS];
@@ -429,27 +429,30 @@ MOEK_DEVICE void moek_ep_gpu_send_many_(const moek_ep_send_ *a, int quantize)
 }
 
 static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1)
-moek_ep_send_many_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_many_(&a, 0); }
+moek_ep_dispatch_send_many_words_k_(const moek_ep_dispatch_send_ a) { moek_ep_gpu_dispatch_send_many_(&a, 0); }
 static __global__ void __launch_bounds__(MOEK_EP_MANY_, 1)
-moek_ep_send_many_codes_k_(const moek_ep_send_ a)
+moek_ep_dispatch_send_many_codes_k_(const moek_ep_dispatch_send_ a)
 {
-    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_many_(&a, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_send_many_(&a, MOEK_DTYPE_BF16);
+    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_dispatch_send_many_(&a, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_dispatch_send_many_(&a, MOEK_DTYPE_BF16);
 }
 
 /* ---- kernels for few tokens */
 
-MOEK_EP_FEW_K_ moek_ep_send_words_k_(const moek_ep_send_ a) { moek_ep_gpu_send_few_(&a, a.size, 0); }
-MOEK_EP_FEW_K_ moek_ep_send_codes_k_(const moek_ep_send_ a)
+MOEK_EP_FEW_K_ moek_ep_dispatch_send_words_k_(const moek_ep_dispatch_send_ a)
 {
-    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_send_few_(&a, a.size, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_send_few_(&a, a.size, MOEK_DTYPE_BF16);
+    moek_ep_gpu_dispatch_send_few_(&a, a.size, 0);
+}
+MOEK_EP_FEW_K_ moek_ep_dispatch_send_codes_k_(const moek_ep_dispatch_send_ a)
+{
+    if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_dispatch_send_few_(&a, a.size, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_dispatch_send_few_(&a, a.size, MOEK_DTYPE_BF16);
 }
 
 /* Baked: for each supported hidden size, with bf16 (ep/device.h). */
-#define MOEK_EP_SEND_BAKED_(h) \
-    MOEK_EP_FEW_K_ moek_ep_send_codes_h##h##_k_(const moek_ep_send_ a) \
-    { moek_ep_gpu_send_few_(&a, moek_ep_sizes_of_codes_(h, a.size.x_stride), MOEK_DTYPE_BF16); }
-MOEK_EACH_HIDDEN(MOEK_EP_SEND_BAKED_)
-#undef MOEK_EP_SEND_BAKED_
+#define MOEK_EP_DISPATCH_SEND_BAKED_(h) \
+    MOEK_EP_FEW_K_ moek_ep_dispatch_send_codes_h##h##_k_(const moek_ep_dispatch_send_ a) \
+    { moek_ep_gpu_dispatch_send_few_(&a, moek_ep_sizes_of_codes_(h, a.size.x_stride), MOEK_DTYPE_BF16); }
+MOEK_EACH_HIDDEN(MOEK_EP_DISPATCH_SEND_BAKED_)
+#undef MOEK_EP_DISPATCH_SEND_BAKED_
 #endif

@@ -1,9 +1,9 @@
-/* moek/ep/receive.h -- prepare_receive: kernels that wait for rows and make of them what the experts read. */
-#ifndef MOEK_EP_RECEIVE_H
-#define MOEK_EP_RECEIVE_H
+/* moek/ep/dispatch_receive.h -- prepare_receive: kernels that wait for rows and make of them what the experts read. */
+#ifndef MOEK_EP_DISPATCH_RECEIVE_H
+#define MOEK_EP_DISPATCH_RECEIVE_H
 #include "device.h"
 
-typedef struct moek_ep_receive_ {
+typedef struct moek_ep_dispatch_receive_ {
     moek_ep_gpu_ g;
     int experts, rows_per_expert, scales;              /* scales: MOEK_EP_FLOATS_, ...                                */
     moek_ep_sizes_ size;
@@ -15,10 +15,11 @@ typedef struct moek_ep_receive_ {
     char *x;
     void *scale;                      /* alltoall, allgather: NULL where the experts read scales in the window        */
     int shares;                       /* alltoall where rows are moved: the rows of a rank may not have fit           */
-} moek_ep_receive_;
+} moek_ep_dispatch_receive_;
 
 /* Unpacks word j of the scales of a row (w, as it travels) to row `row` of a->scale. */
-MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_receive_ *a, moek_ep_sizes_ size, size_t row, int j, uint32_t w)
+MOEK_DEVICE void moek_ep_gpu_unpack_(const moek_ep_dispatch_receive_ *a, moek_ep_sizes_ size, size_t row, int j,
+                                     uint32_t w)
 {
     uint8_t *const bytes = (uint8_t *)(size_t)moek_ep_scales_at_(a->scale, row, size.groups, a->scales);
     uint32_t *const words = (uint32_t *)bytes;
@@ -50,7 +51,7 @@ MOEK_DEVICE void moek_ep_gpu_look_(moek_ep_sizes_ size, const char *x, int w0, m
  * The copies are stored with L2 evict_last, where they fit.  Reason: the experts read many times more weights than L2
  * holds, and each dirty line that is evicted meanwhile delays a read.  The next operation overwrites the copies in
  * L2. */
-MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_ size, int from, size_t row)
+MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_dispatch_receive_ *a, moek_ep_sizes_ size, int from, size_t row)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const moek_ep_layout *const l = &g->layout;
@@ -93,7 +94,7 @@ MOEK_DEVICE void moek_ep_gpu_take_row_(const moek_ep_receive_ *a, moek_ep_sizes_
 }
 
 /* All blocks wait for the kernel before, even those without a row: later kernels rely on it. */
-MOEK_DEVICE void moek_ep_gpu_receive_few_(const moek_ep_receive_ *a, moek_ep_sizes_ size)
+MOEK_DEVICE void moek_ep_gpu_dispatch_receive_few_(const moek_ep_dispatch_receive_ *a, moek_ep_sizes_ size)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a->g;
@@ -138,9 +139,10 @@ MOEK_DEVICE int moek_ep_gpu_live_(const moek_ep_gpu_ *g, int row, int total, con
 
 /* alltoall, allgather: copies ids, with -1 where there is no row: after the rows of each rank; for alltoall, unless
  * rows are moved, after all rows.  A copy is needed because a peer may still store rows after the group has ended,
- * while the sort reads ids twice and must see the same.  Also copies what giveback needs, so that giveback does not
- * read received rows, and unpacks scales that the experts do not read in the window. */
-static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_k_(const moek_ep_receive_ a)
+ * while the sort reads ids twice and must see the same.  Also copies what combine_send needs, so that it does not read
+ * received rows, and unpacks scales that the experts do not read in the window. */
+static __global__ void __launch_bounds__(MOEK_EP_THREADS_)
+moek_ep_dispatch_receive_rows_k_(const moek_ep_dispatch_receive_ a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     const moek_ep_gpu_ *const g = &a.g;
@@ -176,5 +178,8 @@ static __global__ void __launch_bounds__(MOEK_EP_THREADS_) moek_ep_receive_rows_
     if (blockIdx.x == 0 && me <= g->ranks && g->packed) a.offsets[me] = me < g->ranks ? offset : total;
 }
 
-MOEK_EP_FEW_K_ moek_ep_receive_k_(const moek_ep_receive_ a) { moek_ep_gpu_receive_few_(&a, a.size); }
+MOEK_EP_FEW_K_ moek_ep_dispatch_receive_k_(const moek_ep_dispatch_receive_ a)
+{
+    moek_ep_gpu_dispatch_receive_few_(&a, a.size);
+}
 #endif

@@ -1,4 +1,4 @@
-/* moek/ep/hello.h -- the configuration that ranks compare when a group opens (the "hello").
+/* moek/ep/handshake.h -- the configuration that ranks compare when a group opens.
  *
  * One list drives everything: the values that are sent, the comparison, and the field names in error sentences.
  * The layer's fields must also match in every plan on the group.  Each rank makes its plans later and alone, so that
@@ -9,8 +9,8 @@
  * Each value is a 64-bit word.  Words are grouped in lines (layout.h); a line starts with the mark of its rank.
  * Line 0 keeps its offset in all versions and begins with the version, so that different versions detect each other.
  * Line 0 also holds the number of ranks, because the offsets of all later lines depend on that number. */
-#ifndef MOEK_EP_HELLO_H
-#define MOEK_EP_HELLO_H
+#ifndef MOEK_EP_HANDSHAKE_H
+#define MOEK_EP_HANDSHAKE_H
 #include <stdio.h>
 #include <string.h>
 #include "../plan/check.h"
@@ -50,15 +50,15 @@ enum { MOEK_EP_WIRE_VERSION_ = 7 };                    /* of the protocol betwee
 enum {
     MOEK_EP_FIRST_FIELDS_ = 0 MOEK_EACH_EP_FIRST_FIELD_(MOEK_ONE_),
     MOEK_EP_LAYER_FIELDS_ = 0 MOEK_EACH_EP_LAYER_FIELD_(MOEK_ONE_),
-    MOEK_EP_HELLO_ = MOEK_EP_FIRST_FIELDS_ + MOEK_EP_LAYER_FIELDS_ MOEK_EACH_EP_MIDDLE_FIELD_(MOEK_ONE_)
+    MOEK_EP_HANDSHAKE_ = MOEK_EP_FIRST_FIELDS_ + MOEK_EP_LAYER_FIELDS_ MOEK_EACH_EP_MIDDLE_FIELD_(MOEK_ONE_)
                      MOEK_EACH_EP_LAST_FIELD_(MOEK_ONE_)
 };
 #undef MOEK_ONE_
 
 /* Bytes of a line; words of a line after its mark; lines of a rank. */
 enum {
-    MOEK_EP_LINE_ = 128, MOEK_EP_HELLO_WORDS_ = MOEK_EP_LINE_ / 8 - 1,
-    MOEK_EP_HELLO_LINES_ = (MOEK_EP_HELLO_ + MOEK_EP_HELLO_WORDS_ - 1) / MOEK_EP_HELLO_WORDS_
+    MOEK_EP_LINE_ = 128, MOEK_EP_HANDSHAKE_WORDS_ = MOEK_EP_LINE_ / 8 - 1,
+    MOEK_EP_HANDSHAKE_LINES_ = (MOEK_EP_HANDSHAKE_ + MOEK_EP_HANDSHAKE_WORDS_ - 1) / MOEK_EP_HANDSHAKE_WORDS_
 };
 
 enum { MOEK_EP_INT_, MOEK_EP_FLOAT_ };
@@ -90,8 +90,8 @@ static void moek_ep_layer_words_(const moek_config *c, uint64_t *to)
     MOEK_EACH_EP_LAYER_FIELD_(MOEK_VALUE_)
 #undef MOEK_VALUE_
 }
-/* to: [MOEK_EP_HELLO_], written. */
-static void moek_ep_hello_(const moek_ep *ep, uint64_t *to)
+/* to: [MOEK_EP_HANDSHAKE_], written. */
+static void moek_ep_handshake_(const moek_ep *ep, uint64_t *to)
 {
     const moek_ep_config *c = &ep->config;
     int i = 0;

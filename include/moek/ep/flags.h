@@ -1,7 +1,7 @@
-/* moek/ep/words.h -- words of 64 bits in windows: flags, totals and packed errors.  Their addresses, their formats, and
+/* moek/ep/flags.h -- words of 64 bits in windows: flags, totals and packed errors.  Their addresses, their formats, and
  * how the host loads and stores them. */
-#ifndef MOEK_EP_WORDS_H
-#define MOEK_EP_WORDS_H
+#ifndef MOEK_EP_FLAGS_H
+#define MOEK_EP_FLAGS_H
 #include "layout.h"
 
 #if !defined(__GNUC__)

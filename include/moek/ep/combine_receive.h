@@ -1,9 +1,9 @@
-/* moek/ep/collect.h -- finalize_receive: kernels that wait for the results of the experts and add them up to y. */
-#ifndef MOEK_EP_COLLECT_H
-#define MOEK_EP_COLLECT_H
+/* moek/ep/combine_receive.h -- finalize_receive: kernels that wait for results of the experts and add them up to y. */
+#ifndef MOEK_EP_COMBINE_RECEIVE_H
+#define MOEK_EP_COMBINE_RECEIVE_H
 #include "device.h"
 
-typedef struct moek_ep_collect_ {
+typedef struct moek_ep_combine_receive_ {
     moek_ep_gpu_ g;
     int tokens, hidden, dtype;
     const int32_t *ids;
@@ -11,16 +11,16 @@ typedef struct moek_ep_collect_ {
     const uint16_t *addend;           /* or NULL                                                                      */
     uint16_t *y;
     int addend_stride, y_stride;      /* elements from a row to the next                                              */
-    int straight;                     /* 1: the kernel before is giveback.  0: it may be the caller's, and read x (if y
-                                         is x) or write shared_y; then y must wait for that kernel                    */
+    int straight;                     /* 1: the kernel before is combine_send.  0: it may be the caller's, and read x
+                                         (if y is x) or write shared_y; then y must wait for that kernel              */
     const int32_t *back;              /* written by send (rows in the outgoing window), or NULL                       */
     int stays;                        /* low_latency: zeros are stored with L2 evict_last                             */
-} moek_ep_collect_;
+} moek_ep_combine_receive_;
 
 /* The rows of partial that come back for a token, in the order of the sum.  Lane n of a warp gets addend n: its row
  * (mine), its rank (from), its weight.  rows: the number of addends. */
 typedef struct moek_ep_sum_ { int mine, from, rows; float weight; } moek_ep_sum_;
-MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int token, const int32_t *back)
+MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_combine_receive_ *a, int token, const int32_t *back)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const int lane = threadIdx.x % 32, exact = g->combine == MOEK_EP_EXACT;
@@ -46,7 +46,7 @@ MOEK_DEVICE moek_ep_sum_ moek_ep_gpu_returned_(const moek_ep_collect_ *a, int to
 }
 
 /* A warp waits for the marks of these rows.  Returns nonzero if the group has ended. */
-MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_sum_ s, uint64_t operation)
+MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_combine_receive_ *a, int token, moek_ep_sum_ s, uint64_t operation)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const size_t row = (size_t)token * g->layout.slots + s.mine;
@@ -65,7 +65,7 @@ MOEK_DEVICE int moek_ep_gpu_back_(const moek_ep_collect_ *a, int token, moek_ep_
     return __any_sync(0xffffffff, ended);
 }
 
-MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int token, int column, float sum[8], int dtype)
+MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_combine_receive_ *a, int token, int column, float sum[8], int dtype)
 {
     float x[8];
     int j;
@@ -80,8 +80,8 @@ MOEK_DEVICE void moek_ep_gpu_put_y_(const moek_ep_collect_ *a, int token, int co
 /* Adds up eight columns of a token.  few: polls the words of rows until they are not 0, then leaves 0 behind; f32: rows
  * are floats.  Both are compile-time constants.  lost: the word that marks a lost row, which is skipped, or 0.  Returns
  * nonzero if the group has ended. */
-MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int token, int column, moek_ep_sum_ s,
-                                     int few, int f32, int dtype, uint32_t lost)
+MOEK_DEVICE int moek_ep_gpu_combine_receive_(const moek_ep_combine_receive_ *a, int hidden, int token, int column,
+                                             moek_ep_sum_ s, int few, int f32, int dtype, uint32_t lost)
 {
     enum { LOADS = 4 };
     const moek_ep_gpu_ *const g = &a->g;
@@ -137,7 +137,7 @@ MOEK_DEVICE int moek_ep_gpu_collect_(const moek_ep_collect_ *a, int hidden, int 
 
 /* Waits for the flags of all ranks.  Returns nonzero if there is nothing to add up: the group has ended, or the
  * operation went on without rows. */
-MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
+MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_combine_receive_ *a)
 {
     __shared__ int counts[MOEK_EP_MAX_RANKS];
     return moek_ep_gpu_arrive_(&a->g, MOEK_EP_COMBINE, counts) || counts[0] == MOEK_EP_FULL_;
@@ -145,7 +145,8 @@ MOEK_DEVICE int moek_ep_gpu_nothing_(const moek_ep_collect_ *a)
 
 /* Items are pairs (token, slice of columns), one a block.  The rows of the first item are looked up before the wait, to
  * hide the latency. */
-MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden, int f32, int dtype, uint32_t lost)
+MOEK_DEVICE void moek_ep_gpu_combine_receive_few_(const moek_ep_combine_receive_ *a, int hidden, int f32, int dtype,
+                                                  uint32_t lost)
 {
     enum { COLUMNS = 8 * MOEK_EP_THREADS_ };
     const int stretches = (hidden + COLUMNS - 1) / COLUMNS, items = a->tokens * stretches, me = threadIdx.x;
@@ -156,13 +157,13 @@ MOEK_DEVICE void moek_ep_gpu_collect_few_(const moek_ep_collect_ *a, int hidden,
     for (n = blockIdx.x; n < items && !ended; n += gridDim.x) {
         const int token = n / stretches;
         if (n != (int)blockIdx.x) s = moek_ep_gpu_returned_(a, token, NULL);
-        ended = __syncthreads_or(moek_ep_gpu_collect_(a, hidden, token, n % stretches * COLUMNS + 8 * me, s, 1,
+        ended = __syncthreads_or(moek_ep_gpu_combine_receive_(a, hidden, token, n % stretches * COLUMNS + 8 * me, s, 1,
                                                      f32, dtype, lost));
     }
     moek_grid_wait_();
 }
 /* Each warp adds up one token at a time. */
-MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, int dtype)
+MOEK_DEVICE void moek_ep_gpu_combine_receive_many_(const moek_ep_combine_receive_ *a, int f32, int dtype)
 {
     const moek_ep_gpu_ *const g = &a->g;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = gridDim.x * (MOEK_EP_BACK_ / 32);
@@ -177,7 +178,7 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
         if (ended) break;
         if (!a->straight) moek_grid_wait_();
         for (w = lane; f32 && w - lane < words; w += 32)
-            moek_ep_gpu_collect_(a, a->hidden, t, 8 * w, s, 0, 1, dtype, 0);
+            moek_ep_gpu_combine_receive_(a, a->hidden, t, 8 * w, s, 0, 1, dtype, 0);
         if (f32) continue;
         adds.stride = 2 * (size_t)a->hidden;
         adds.base = g->base[g->rank] + moek_ep_partial_at_(&g->layout, g->handle, (size_t)t * g->layout.slots,
@@ -192,23 +193,24 @@ MOEK_DEVICE void moek_ep_gpu_collect_many_(const moek_ep_collect_ *a, int f32, i
     }
     moek_grid_wait_();
 }
-static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2) moek_ep_collect_many_k_(const moek_ep_collect_ a)
+static __global__ void __launch_bounds__(MOEK_EP_BACK_, 2)
+moek_ep_combine_receive_many_k_(const moek_ep_combine_receive_ a)
 {
-    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_many_(&a, 1, a.dtype);
-    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_many_(&a, 0, MOEK_DTYPE_FP16);
-    else moek_ep_gpu_collect_many_(&a, 0, MOEK_DTYPE_BF16);
+    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_combine_receive_many_(&a, 1, a.dtype);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_combine_receive_many_(&a, 0, MOEK_DTYPE_FP16);
+    else moek_ep_gpu_combine_receive_many_(&a, 0, MOEK_DTYPE_BF16);
 }
 
-MOEK_EP_FEW_K_ moek_ep_collect_k_(const moek_ep_collect_ a)
+MOEK_EP_FEW_K_ moek_ep_combine_receive_k_(const moek_ep_combine_receive_ a)
 {
     const uint32_t lost = a.g.combine == MOEK_EP_EXACT ? moek_ep_lost_(a.dtype) : 0;
-    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_collect_few_(&a, a.hidden, 1, a.dtype, 0);
-    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_FP16, lost);
-    else moek_ep_gpu_collect_few_(&a, a.hidden, 0, MOEK_DTYPE_BF16, lost);
+    if (a.g.combine == MOEK_EP_REDUCED_F32) moek_ep_gpu_combine_receive_few_(&a, a.hidden, 1, a.dtype, 0);
+    else if (a.dtype == MOEK_DTYPE_FP16) moek_ep_gpu_combine_receive_few_(&a, a.hidden, 0, MOEK_DTYPE_FP16, lost);
+    else moek_ep_gpu_combine_receive_few_(&a, a.hidden, 0, MOEK_DTYPE_BF16, lost);
 }
-#define MOEK_EP_COLLECT_BAKED_(h) \
-    MOEK_EP_FEW_K_ moek_ep_collect_h##h##_k_(const moek_ep_collect_ a) \
-    { moek_ep_gpu_collect_few_(&a, h, 0, MOEK_DTYPE_BF16, 0); }
-MOEK_EACH_HIDDEN(MOEK_EP_COLLECT_BAKED_)
-#undef MOEK_EP_COLLECT_BAKED_
+#define MOEK_EP_COMBINE_RECEIVE_BAKED_(h) \
+    MOEK_EP_FEW_K_ moek_ep_combine_receive_h##h##_k_(const moek_ep_combine_receive_ a) \
+    { moek_ep_gpu_combine_receive_few_(&a, h, 0, MOEK_DTYPE_BF16, 0); }
+MOEK_EACH_HIDDEN(MOEK_EP_COMBINE_RECEIVE_BAKED_)
+#undef MOEK_EP_COMBINE_RECEIVE_BAKED_
 #endif
