@@ -122,7 +122,7 @@ static moek_weights weights_of(const moek_format *f, moek_config *config)
         w.w_up_scale = must(calloc(EXPERTS, moek_scale_bytes(&scale, GATED, HIDDEN)));
         w.w_down_scale = must(calloc(EXPERTS, moek_scale_bytes(&scale, HIDDEN, INTER)));
     }
-    if (f->second) {
+    if (f->global_scale) {
         w.w_up_global_scale = must(calloc(EXPERTS * 2, sizeof(float)));
         w.w_down_global_scale = must(calloc(EXPERTS, sizeof(float)));
     }

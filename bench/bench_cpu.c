@@ -86,8 +86,8 @@ static void make(subject *s, int tokens)
     w.w_down = keep(s, fill_host_weights(s->f, n.down, INTER, s->plan.config.dtype, 0.02, 2));
     w.w_up_scale = filled(s, n.up_scale, fill_scales(s->f, s->plan.config.dtype, 0.02), 3);
     w.w_down_scale = filled(s, n.down_scale, fill_scales(s->f, s->plan.config.dtype, 0.02), 4);
-    w.w_up_global_scale = (const float *)filled(s, n.up_second, fill_seconds(), 5);
-    w.w_down_global_scale = (const float *)filled(s, n.down_second, fill_seconds(), 6);
+    w.w_up_global_scale = (const float *)filled(s, n.up_global_scale, fill_seconds(), 5);
+    w.w_down_global_scale = (const float *)filled(s, n.down_global_scale, fill_seconds(), 6);
     if (panels) to_panels(s, moek_repack_up, w.w_up, n.up), to_panels(s, moek_repack_down, w.w_down, n.down);
     if (panels && s->f->w_scale.rows == 1 && moek_weight_scale(s->f, s->block).columns) {
         to_panels(s, moek_repack_up_scale, w.w_up_scale, n.up_scale);

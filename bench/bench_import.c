@@ -118,7 +118,7 @@ static void run(const subject *s, int m, moek_import_report *report)
     a.their_w = at; a.w = out; a.scale = out + w;
     if (s->scale) a.their_scale = at + s->w;
     if (s->zero) { a.their_zero = at + s->w + s->scale; a.zero = out + w + all / 16; }
-    if (f->second) { a.global = &other; a.their_global = &second; }
+    if (f->global_scale) { a.global = &other; a.their_global = &second; }
     a.report = report; a.why = why; a.why_size = sizeof why;
     if (moek_import(0, &a, 0) != MOEK_OK) { printf("%s: %s\n", s->name, why); exit(1); }
 }

@@ -31,7 +31,7 @@ static void must(moek_status status, const char *what, const char *why)
 
 typedef struct layer {
     fill_sizes n;
-    void *up, *down, *up_scale, *down_scale, *up_second, *down_second, *up_bias, *down_bias;
+    void *up, *down, *up_scale, *down_scale, *up_global_scale, *down_global_scale, *up_bias, *down_bias;
     size_t up_bias_bytes, down_bias_bytes;             /* 0: the model has none */
     float *logits;
     uint16_t *x;
@@ -48,8 +48,8 @@ static layer make_layer(const moek_config *c, int biases)
     l.down = fill_host_weights(f, l.n.down, (size_t)c->inter, c->dtype, down, 2);
     l.up_scale = fill_host(l.n.up_scale, fill_scales(f, c->dtype, up), 3);
     l.down_scale = fill_host(l.n.down_scale, fill_scales(f, c->dtype, down), 4);
-    l.up_second = fill_host(l.n.up_second, fill_seconds(), 7);
-    l.down_second = fill_host(l.n.down_second, fill_seconds(), 8);
+    l.up_global_scale = fill_host(l.n.up_global_scale, fill_seconds(), 7);
+    l.down_global_scale = fill_host(l.n.down_global_scale, fill_seconds(), 8);
     l.up_bias_bytes = biases ? 2 * 2 * (size_t)c->experts * (size_t)c->inter : 0;      /* gpt-oss: gate and up */
     l.down_bias_bytes = biases ? 2 * (size_t)c->experts * (size_t)c->hidden : 0;
     l.up_bias = biases ? fill_host(l.up_bias_bytes, fill_t(c->dtype, 0.5), 9) : NULL;
@@ -82,7 +82,8 @@ static double error_of(const moek_plan *plan, const layer *l, const int32_t *ids
     memset(&w, 0, sizeof w);
     w.w_up = l->up; w.w_down = l->down;
     w.w_up_scale = l->up_scale; w.w_down_scale = l->down_scale;
-    w.w_up_global_scale = (const float *)l->up_second; w.w_down_global_scale = (const float *)l->down_second;
+    w.w_up_global_scale = (const float *)l->up_global_scale;
+    w.w_down_global_scale = (const float *)l->down_global_scale;
     w.w_up_bias = l->up_bias; w.w_down_bias = l->down_bias;
     r.tokens = TOKENS; r.hidden = c->hidden; r.inter = c->inter; r.slots = c->topk; r.experts = c->experts;
     r.format = format_with(moek_format_of(c->quant), c->block); r.dtype = c->dtype; r.act = c->act;
@@ -179,10 +180,10 @@ static int demo(const char *model, moek_config config, int biases)
         THERE(down, l.down_scale, l.n.down_scale);
         w.w_up_scale = up; w.w_down_scale = down;
     }
-    if (l.n.up_second) {
+    if (l.n.up_global_scale) {
         void *up, *down;
-        THERE(up, l.up_second, l.n.up_second);
-        THERE(down, l.down_second, l.n.down_second);
+        THERE(up, l.up_global_scale, l.n.up_global_scale);
+        THERE(down, l.down_global_scale, l.n.down_global_scale);
         w.w_up_global_scale = (const float *)up; w.w_down_global_scale = (const float *)down;
     }
     if (biases) {
@@ -220,7 +221,7 @@ static int demo(const char *model, moek_config config, int biases)
            differs ? "routing DIFFERS" : "routing the same");
     free(ids); free(weights); free(y);
     mem_free(0, l.up); mem_free(0, l.down); mem_free(0, l.up_scale); mem_free(0, l.down_scale);
-    mem_free(0, l.up_second); mem_free(0, l.down_second);
+    mem_free(0, l.up_global_scale); mem_free(0, l.down_global_scale);
     mem_free(0, l.up_bias); mem_free(0, l.down_bias);
     mem_free(0, l.x); mem_free(0, l.logits);
     if (where) {

@@ -35,7 +35,7 @@ MOEK_UNUSED static fill_codes fill_numbers(const ref_number *n, double deviation
 }
 MOEK_UNUSED static fill_codes fill_t(int dtype, double deviation) { return fill_numbers(ref_t(dtype), deviation); }
 /* Weights of a deviation of about `deviation`, once they are scaled; and the scales for that, which spread by half; of
- * formats with a second scale, that is the 8th part of 1. */
+ * formats with a global scale, that is the 8th part of 1. */
 MOEK_UNUSED static fill_codes fill_weights(const moek_format *f, int dtype, double deviation)
 {
     const ref_number *const n = ref_element(f->w, dtype);
@@ -44,7 +44,7 @@ MOEK_UNUSED static fill_codes fill_weights(const moek_format *f, int dtype, doub
 MOEK_UNUSED static fill_codes fill_scales(const moek_format *f, int dtype, double deviation)
 {
     const ref_number *const n = ref_scale_type(f->w_scale.type, dtype);
-    const double size = (f->second ? 8 : 1) * deviation / ref_spread(ref_element(f->w, dtype));
+    const double size = (f->global_scale ? 8 : 1) * deviation / ref_spread(ref_element(f->w, dtype));
     fill_codes c;
     int i;
     c.width = n->width;
@@ -98,7 +98,7 @@ MOEK_UNUSED static void *fill_host_weights(const moek_format *f, size_t bytes, s
     return p;
 }
 /* Sizes of the weight arrays of a gated layer, in bytes; 0: the format has none.  (No zero points.) */
-typedef struct fill_sizes { size_t up, down, up_scale, down_scale, up_second, down_second; } fill_sizes;
+typedef struct fill_sizes { size_t up, down, up_scale, down_scale, up_global_scale, down_global_scale; } fill_sizes;
 MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
 {
     const moek_format *const f = format_with(moek_format_of(c->quant), c->block);
@@ -108,8 +108,8 @@ MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
     s.down = e * h * moek_weight_bytes(f, c->weight_layout, i);
     s.up_scale = e * moek_scale_bytes(&f->w_scale, 2 * i, h);
     s.down_scale = e * moek_scale_bytes(&f->w_scale, h, i);
-    s.up_second = f->second ? e * 2 * sizeof(float) : 0;
-    s.down_second = f->second ? e * sizeof(float) : 0;
+    s.up_global_scale = f->global_scale ? e * 2 * sizeof(float) : 0;
+    s.down_global_scale = f->global_scale ? e * sizeof(float) : 0;
     return s;
 }
 #endif

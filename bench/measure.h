@@ -40,7 +40,8 @@ static inline void parts_of(moek_weights *w, const fill_sizes *n, const void **a
 {
     const void **const arrays[PARTS] = { &w->w_up, &w->w_down, (const void **)&w->w_up_scale,
         (const void **)&w->w_down_scale, (const void **)&w->w_up_global_scale, (const void **)&w->w_down_global_scale };
-    const size_t sizes[PARTS] = { n->up, n->down, n->up_scale, n->down_scale, n->up_second, n->down_second };
+    const size_t sizes[PARTS] = { n->up, n->down, n->up_scale, n->down_scale,
+                                  n->up_global_scale, n->down_global_scale };
     memcpy(array, arrays, sizeof arrays);
     memcpy(bytes, sizes, sizeof sizes);
 }
@@ -127,8 +128,8 @@ static moek_weights filled_weights(const moek_config *c, int experts, uint32_t s
     w.w_down = filled(n.down, fill_weights(f, dtype, down), seed + 2);
     w.w_up_scale = filled(n.up_scale, fill_scales(f, dtype, up), seed + 3);
     w.w_down_scale = filled(n.down_scale, fill_scales(f, dtype, down), seed + 4);
-    w.w_up_global_scale = (const float *)filled(n.up_second, fill_seconds(), seed + 5);
-    w.w_down_global_scale = (const float *)filled(n.down_second, fill_seconds(), seed + 6);
+    w.w_up_global_scale = (const float *)filled(n.up_global_scale, fill_seconds(), seed + 5);
+    w.w_down_global_scale = (const float *)filled(n.down_global_scale, fill_seconds(), seed + 6);
     if (f->static_x) {                                 /* of numbers of deviation 1 */
         const double size = ref_spread(ref_element(f->w, dtype)) / ref_spread(ref_element(f->x, dtype));
         w.x_scale = w.h_scale = (const float *)filled(4, fill_scales(f, dtype, size), seed + 7);

@@ -190,7 +190,7 @@ def check_blocks(manifest, where, elements):
 
 class Format:
     """A line of [formats], checked: what templates ask."""
-    KEYS = ("number", "w", "x", "w_scale", "x_scale", "second", "zero", "granule", "static", "ue8m0", "expands",
+    KEYS = ("number", "w", "x", "w_scale", "x_scale", "global_scale", "zero", "granule", "static", "ue8m0", "expands",
             "tiled", "file", "about")
 
     def __init__(self, name, given, where, elements, blocks):
@@ -210,10 +210,11 @@ class Format:
         self.w, self.x = given["w"], given["x"]
         self.w_bits, self.x_bits = elements[self.w], elements[self.x]
         self.w_scale, self.x_scale = Scale(given.get("w_scale"), at, True), Scale(given.get("x_scale"), at)
-        for key in ("second", "static", "ue8m0"):
+        for key in ("global_scale", "static", "ue8m0"):
             if not isinstance(given.get(key, False), bool):
                 raise Bad(f"{at}: {key} must be true or false, not {shown(given[key])}")
-        self.second, self.static, self.ue8m0 = (given.get(key, False) for key in ("second", "static", "ue8m0"))
+        flags = ("global_scale", "static", "ue8m0")
+        self.global_scale, self.static, self.ue8m0 = (given.get(key, False) for key in flags)
         if given.get("zero", "none") not in ("none", "optional"):
             raise Bad(f"{at}: zero must be none or optional, not {shown(given['zero'])}")
         self.zero = given.get("zero", "none") == "optional"
@@ -233,8 +234,8 @@ class Format:
             raise Bad(f"{at}: x has an x_scale if it has fewer than 16 bits, and only then")
         if self.static and not self.x_scale.type:
             raise Bad(f"{at}: static goes with an x_scale, and there is none")
-        if (self.second or self.zero) and not self.w_scale.type:
-            raise Bad(f"{at}: second and zero go with a w_scale, and there is none")
+        if (self.global_scale or self.zero) and not self.w_scale.type:
+            raise Bad(f"{at}: global_scale and zero go with a w_scale, and there is none")
         self.tiled = given.get("tiled", "lines")
         if self.tiled not in ("lines", "fragments"):
             raise Bad(f"{at}: tiled must be lines or fragments, not {shown(self.tiled)}")
@@ -245,7 +246,7 @@ class Format:
             raise Bad(f"{at}: about must be two short texts, of the weights and of the activations")
 
     @property
-    def x_second(self):
+    def x_global_scale(self):
         """x has a static scale of the whole tensor on top of its x_scale."""
         return self.static and self.x_scale.kind() != "tensor"
 
@@ -256,7 +257,7 @@ class Format:
         sides = self.w_scale.facts(), self.x_scale.facts()
         known = {((None, 0, 0), (None, 0, 0)): "none", (("f32", 0, 0), ("f32", 0, 0)): "tensor",
                  (("f32", 1, 0), ("f32", 1, 0)): "row", (("f32", 128, 128), ("f32", 1, 128)): "block128"}
-        more = "_second" * self.second + "_zero" * self.zero + "_x_second" * self.x_second
+        more = "_global_scale" * self.global_scale + "_zero" * self.zero + "_x_global_scale" * self.x_global_scale
         return known.get(sides, "_".join(str(part) for part in sides[0] + sides[1])) + more
 
     def of(self, block):
@@ -646,7 +647,7 @@ class Generator:
         def serves(op, arch, keys, elements="", scales="", w_scales="", x_scales="", more=""):
             """The first line of each template of a kernel: the ops and machines, and what a row must say; block only
             where the format leaves it open.  Of a template that decodes or encodes: the elements, and the scales: pairs
-            of both sides by a word, or kinds of each side (more: second, zero, x_second)."""
+            of both sides by a word, or kinds of each side (more: global_scale, zero, x_global_scale)."""
             template, open_blocks = row["template"], fmt.w_scale.blocks if fmt else []
             asked.append(op)
             require(row["op"] in op.split(), f"template {template} serves op {' or '.join(op.split())}, "
@@ -677,7 +678,7 @@ class Generator:
             for side, kinds, scale in (("w", sides[0], fmt.w_scale), ("x", sides[1], fmt.x_scale)):
                 require(scale.kind() in kinds,
                         f"template {template} knows scales {' '.join(kinds)} of {side}; {fmt.name} has {scale.kind()}")
-            for what in ("second", "zero", "x_second"):
+            for what in ("global_scale", "zero", "x_global_scale"):
                 require(what in more or not getattr(fmt, what),
                         f"template {template} knows no {what}; {fmt.name} has it")
         fmt = self.manifest["formats"].get(row.get("quant"))

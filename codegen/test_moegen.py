@@ -473,14 +473,15 @@ def test_formats():
                             ("x_scale", '["f32", -1, 128]'), ("w_scale", '["f32", 1, [32]]'),
                             ("w_scale", '["f32", 1, [32, 32]]'), ("w_scale", '["f32", 1, [1, 2, 4, 8, 16]]'),
                             ("x_scale", '["f32", 1, [32, 64]]'), ("w", '"T"'), ("x_scale", ""), ("x", '"T"'),
-                            ("second", "1"), ("zero", "true"), ("granule", "0"), ("static", "1"), ("ue8m0", '"no"'),
+                            ("global_scale", "1"), ("zero", "true"), ("granule", "0"), ("static", "1"),
+                            ("ue8m0", '"no"'),
                             ("expands", '"fp9"'), ("expands", '"bf16"'), ("expands", '["fp8c"]'), ("about", '["a"]'),
                             ("about", ""), ("unknown", "1")):
         check(says({**fine, field: nonsense}, "gemm_cpu"), f"{field} = {nonsense}: accepted")
     stays = {**fine, "x": '"T"', "x_scale": "", "static": "true"}
     check("static goes with an x_scale" in (says(stays, "gemm_cpu") or ""), "static without an x_scale")
-    check("knows" in (says({**fine, "static": "true"}, "gemm_wgmma") or ""), "gemm_wgmma: a second scale of x")
-    check(not says({**fine, "static": "true"}, "gemm_cpu"), "gemm_cpu: a second scale of x is refused")
+    check("knows" in (says({**fine, "static": "true"}, "gemm_wgmma") or ""), "gemm_wgmma: a global scale of x")
+    check(not says({**fine, "static": "true"}, "gemm_cpu"), "gemm_cpu: a global scale of x is refused")
 
 
 BLOCKS = r"""
@@ -568,11 +569,11 @@ int main(int count, char **words)
 
 
 def test_blocks():
-    """A made-up format that leaves the columns of a scale open, with second scales and zero points, on the CPU."""
+    """A made-up format that leaves the columns of a scale open, with global scales and zero points, on the CPU."""
     root = copy("blocks")
     path = os.path.join(root, "kernels.toml")
     text = moegen.read(path)
-    line = 'formats.open8 = { number = 99, w = "e4m3", x = "T", w_scale = ["T", 1, [32, 0]], second = true, ' \
+    line = 'formats.open8 = { number = 99, w = "e4m3", x = "T", w_scale = ["T", 1, [32, 0]], global_scale = true, ' \
            'zero = "optional", about = ["a", "b"] }\n'
     rows = '\n  { op = "quant", template = "quant_cpu", quant = "open8", hidden = 0, arch = "cpu" },' + "".join(
         '\n  { op = "%s", template = "gemm_cpu", quant = "open8", hidden = 0%s, arch = "cpu", m = 8 },'

@@ -611,7 +611,7 @@ static inline size_t checkpoint_carve(const checkpoint_layer *l, void *memory, m
     w->w_down = memory_piece(base, &at, experts * hidden * moek_element_bytes(f->w, inter));
     w->w_up_scale = memory_piece(base, &at, experts * up_scale);
     w->w_down_scale = memory_piece(base, &at, experts * moek_scale_bytes(&shape, hidden, inter));
-    if (f->second) {
+    if (f->global_scale) {
         w->w_up_global_scale = (float *)memory_piece(base, &at, experts * parts * sizeof(float));
         w->w_down_global_scale = (float *)memory_piece(base, &at, experts * sizeof(float));
     }
@@ -656,7 +656,7 @@ static inline void *checkpoint_gather(checkpoint *c, int which, const void *at, 
     says->bytes = rows * columns * bytes;
     return to;
 }
-/* Matrices that lie [in][out], and gate or up of one tensor with both, which have a second scale each: copies. */
+/* Matrices that lie [in][out], and gate or up of one tensor with both, which have a global scale each: copies. */
 static inline int checkpoint_rearranged(checkpoint *c, const checkpoint_layer *l, int which, int e, moek_import_args *a)
 {
     const int split = !l->names->matrix[which], up = which == MOEK_MATRIX_UP, apart = l->names->interleaved;
@@ -742,7 +742,7 @@ static inline int checkpoint_matrix(checkpoint *c, const checkpoint_layer *l, in
     if (t && !t->count) return say(c->why, "%s is empty", t->name);
     a->their_global = (float *)checkpoint_of(c, l, has, e, f->global, &a->global_tensor, &t);
     if (f->global && (!t || !json_is(t->type, "F32")))
-        return say(c->why, "layer %d: an expert has no second scale %s in F32", l->number, f->global);
+        return say(c->why, "layer %d: an expert has no global scale %s in F32", l->number, f->global);
     if (t && !t->count) return say(c->why, "%s is empty", t->name);
     if (f->source && !checkpoint_rearranged(c, l, which, e, a)) return 0;
     if (!f->order) return 1;
@@ -806,7 +806,7 @@ static inline void checkpoint_static(const checkpoint *c, const checkpoint_layer
     for (i = 0; t && i < t->count && tensor_has_numbers(t); i++)       /* (of stacked experts: one each, or one) */
         if (tensor_number(t, i) > *to) *(float *)(size_t)to = tensor_number(t, i);
 }
-/* Which calls of checkpoint_matrix an expert takes.  Formats with a second scale have no MOEK_MATRIX_GATE_UP. */
+/* Which calls of checkpoint_matrix an expert takes.  Formats with a global scale have no MOEK_MATRIX_GATE_UP. */
 static inline int checkpoint_imports(const checkpoint_layer *l, int which)
 {
     const int split = l->names->matrix[MOEK_MATRIX_GATE_UP] && l->format->global;

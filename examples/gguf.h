@@ -570,7 +570,7 @@ static inline int gguf_shapes(gguf *g, gguf_layer *l)
             !gguf_fits_f32(g, l->scale[which], down->ne[2], 1)) return 0;
         if (!gguf_quant(t->type)) return gguf_no_format(g, t);
         if (l->scale[which] && t->type->way != GGUF_NVFP4)
-            return say(g->why, "%s: experts in %s with a second scale are not read here",
+            return say(g->why, "%s: experts in %s with a global scale are not read here",
                        gguf_shown(l->scale[which]->name, name), t->type->name);
     }
     if (gate && gate->type != up->type)
@@ -715,7 +715,7 @@ static inline size_t gguf_carve(const gguf_layer *l, int first, void *memory, mo
         if (gguf_imported(t)) {
             *to.w = memory_piece(base, &at, experts * rows * moek_element_bytes(f->w, columns));
             *to.scale = memory_piece(base, &at, experts * moek_scale_bytes(&f->w_scale, rows, columns));
-            if (f->second) *to.global = (const float *)memory_piece(base, &at, experts * sizeof(float) *
+            if (f->global_scale) *to.global = (const float *)memory_piece(base, &at, experts * sizeof(float) *
                                                                    (which == MOEK_MATRIX_GATE_UP ? 2 : 1));
         } else if (t->type->way == GGUF_ROUNDED) *to.w = memory_piece(base, &at, experts * rows * columns * 2);
         else if (!*to.w) *to.w = memory_piece(base, &at, t->bytes / (size_t)l->experts * experts);
@@ -741,7 +741,7 @@ static inline void gguf_round(const gguf_layer *l, const gguf_tensor *t, size_t 
     for (i = 0; i < count; i++) at[i] = fp16 ? half_of(gguf_f32(t, from + i)) : bf16_of(gguf_f32(t, from + i));
 }
 /* A matrix of expert `of` of the file through the importer, as that of expert `here`.  Gate and up in one tensor of
- * nvfp4 are two calls, as each has a second scale. */
+ * nvfp4 are two calls, as each has a global scale. */
 static inline int gguf_import(gguf *g, const gguf_layer *l, int which, size_t of, int here, const moek_weights *w,
                               moek_import_report *report)
 {

@@ -100,7 +100,7 @@
     X(RELU2_NO_MUL, relu2_no_mul, 11, 0) \
     X(RELU_NO_MUL, relu_no_mul, 12, 0)
 /* X(NAME, name, number, about weights, about x, element of w, of x, their bits, then of the scales of w and of x: type,
- * rows, columns; x may have a static scale, ue8m0, second scales, zero points, granule, how many numbers of columns are
+ * rows, columns; x may have a static scale, ue8m0, global scales, zero points, granule, how many numbers of columns are
  * left open, and these, what weights may become in a run, how tiled weights lie; ggml's number of such
  * weights in a file, bytes and columns of a block there, whether they come so alone) */
 #define MOEK_EACH_FORMAT(X) \

@@ -149,7 +149,7 @@ typedef struct moek_weights {
     const void *w_gate_bias;          /* [local_experts][inter] T, with w_up_bias, which then has the same shape      */
     int router_table_rows;            /* required with router_table.  A token id outside gets no expert (CPU plans
                                          refuse it), nor does an entry of the table that is no id                     */
-    const float *w_up_global_scale;   /* formats with a second scale (moek/format.h), required: a factor on top of
+    const float *w_up_global_scale;   /* formats with a global scale (moek/format.h), required: a factor on top of
                                          w_up_scale.  Gated [local_experts][2], in the order of up_layout (SWAPPED: up
                                          first); not gated, or up_layout SEPARATE, [local_experts]                    */
     const float *w_down_global_scale; /* [local_experts]                                                              */

@@ -45,7 +45,7 @@ typedef struct moek_format {
     int static_x;                                     /* x and h may have a scale each that is known beforehand; where
                                                          x_scale is not one for all: they have, on top of it          */
     int ue8m0;                                        /* config.ue8m0: scales of x rounded up to powers of two        */
-    int second;                                       /* weights have an f32 more an expert (w_up_global_scale, ...)  */
+    int global_scale;                                 /* weights have an f32 more an expert (w_up_global_scale, ...)  */
     int zero;                                         /* weights may have zero points (w_up_zero, ...)                */
     int granule;                                      /* hidden and inter are multiples of it                         */
     int blocks, block[MOEK_MAX_BLOCKS];               /* > 0: w_scale.columns is one of these, config.block           */
@@ -60,7 +60,7 @@ typedef struct moek_format {
 } moek_format;
 
 const moek_format *moek_format_of(int quant);         /* NULL: there is none of this number                           */
-/* 1 if both formats read the same weights: elements, scales (type, rows, columns), second scales, zero points.  They
+/* 1 if both formats read the same weights: elements, scales (type, rows, columns), global scales, zero points.  They
  * then differ in x alone, and arrays that are bound for one serve the other: mxfp4_a16 and mxfp4_a8.  (Tiled
  * weights in fragments are repacked for one format, and serve that one alone.)  Scales of another type are other
  * weights: int4_a16 has scales in T, int4_a8 in f32.  1 for a format and itself; 0 if a number is no format's.

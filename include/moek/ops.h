@@ -178,11 +178,11 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *     mxfp4_a8 a_scale[row][k/128], w_scale[experts][w_rows][k/32]; each 32 of k are summed by themselves
  *              (sm90: each 128, by the largest of their scales of w; terms of one below 2^-11 of that, or of 2^-127,
  *              may count as 0.  After `expand` the largest is that of 128 x 128)
- *     nvfp4_a8 a_scale[row],        w_scale[experts][w_rows][k/16] and its second scale; each 16 of k are summed by
+ *     nvfp4_a8 a_scale[row],        w_scale[experts][w_rows][k/16] and its global scale; each 16 of k are summed by
  *              themselves
  *              (sm90: each 128.  w times its scale rounds to e4m3 first, times the power of 2 that brings the largest
  *              of their scales to 32 .. 60: only +-1.5, 3 and 6 may change.  What that brings below 2^-5 counts as 0)
- *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its second scale; each 16 of
+ *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its global scale; each 16 of
  *              k are summed by themselves
  *     int8_a8  as fp8c; the sum is that of the integers, rounded to f32 once
  *     fp8b128  a_scale[row][k/128], w_scale[experts][ceil(w_rows/128)][ceil(k/128)]; each 128 of k is summed by itself,
@@ -260,11 +260,11 @@ typedef struct moek_gemm_args {
                                        tiled, and 0 for rows that quantize h                                         */
     moek_gate_up gate_up;             /* launchers fill it from the fields above; callers leave it                    */
 } moek_gemm_args;
-/* What rows of formats with a second scale, of w or x, or zero points take: more than a moek_gemm_args, which comes
+/* What rows of formats with a global scale, of w or x, or zero points take: more than a moek_gemm_args, which comes
  * first. */
 typedef struct moek_gemm_more_args {
     moek_gemm_args gemm;
-    const float *w_global_scale;    /* second scale: [experts], gated [experts][2] of what comes first in w and of the
+    const float *w_global_scale;    /* global scale: [experts], gated [experts][2] of what comes first in w and of the
                                        other; else NULL                                                              */
     const float *gate_global_scale; /* with w_gate: [experts] of w_gate; w_global_scale is [experts] of w then       */
     const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as those of w, each row
@@ -375,8 +375,8 @@ typedef struct moek_repack_args {
  *                 apart (moek_gemm_args.scales_separate), what lies first comes first; else 128 rows of w share one.
  *                 Exact, but for elements whose scale is below 2^-11 of the largest (or of 2^-115): they become 0.
  *                 A scale that is NaN spoils all that share it.
- *     columns 16  scales are e4m3, and there is a second one (nvfp4_a8 -> fp8c).  to_scale [experts][w_rows], with the
- *                 second one in it.  w times its scale rounds to e4m3, times the power of 2 that brings the largest
+ *     columns 16  scales are e4m3, and there is a global one (nvfp4_a8 -> fp8c).  to_scale [experts][w_rows], with the
+ *                 global one in it.  w times its scale rounds to e4m3, times the power of 2 that brings the largest
  *                 scale of the row to 32 .. 60: only +-1.5, 3 and 6 may change.  What that brings below 2^-5 becomes
  *                 0.                                                                                               */
 typedef struct moek_expand_args {
@@ -413,7 +413,7 @@ typedef struct moek_layer_state {
  *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
  *   Strides: as combine has them.
  *   Rows of few tokens (most_tokens): tokens <= most_tokens and moek_few_of fits; y is required; x and h
- *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16; with a second scale or
+ *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16; with a global scale or
  *   zero points, up and down point to the first member of a moek_gemm_more_args.
  *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of
  *   down are weighted and added in f32, without rounding to T.                                                      */

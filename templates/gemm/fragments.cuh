@@ -576,7 +576,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])
                                        [(size_t)tile->e * a->gate_up.rows + column * (UP ? a->gate_up.step : 1)],
                         dtype);
-            if constexpr (Format::SECOND) scale[i] *= moek_second_of_(args, i, tile->e);
+            if constexpr (Format::GLOBAL_SCALE) scale[i] *= moek_global_scale_of_(args, i, tile->e);
             if constexpr (!E4M3 && BY_ROW) {
                 const size_t w_row = (size_t)tile->e * a->gate_up.scale_rows + column * a->gate_up.step;
                 scale[i] *= Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : tile->e, dtype);

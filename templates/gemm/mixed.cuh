@@ -20,7 +20,7 @@
  *   FOLDED, of blocks of 16 to 128 of k, f32 excepted: times the element, rounded to T once (e2m1 times a power of two
  *     or an e4m3: exact); a lane fetches the scales of the next step during this one
  *   PROMOTED, of 128 columns, f32: the sums of 128 of k are multiplied and added
- *   of a row or a matrix, and second scales: in the epilogue
+ *   of a row or a matrix, and global scales: in the epilogue
  * Where x is quantized, both sides become bf16 or fp16 in registers (Format::INNER), whichever holds them exactly,
  * whatever T is.  Its scales:
  *   X_FOLDED, of 16 of k: times the element

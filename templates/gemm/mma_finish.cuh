@@ -40,9 +40,9 @@ MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float lift, int i, si
         return ((const float *)a->a_scale)[0] * Format::w_scale(a->gate_up.scale[i], e, dtype);
     } else if constexpr (Format::W_SCALE_COLUMNS == 0) {
         return lift * Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
-    } else if constexpr (Format::SECOND) {
+    } else if constexpr (Format::GLOBAL_SCALE) {
         const moek_gemm_more_args *const more = (const moek_gemm_more_args *)a;
-        if constexpr (Format::X_SECOND)
+        if constexpr (Format::X_GLOBAL_SCALE)
             return lift * more->global[i][e * more->globals] * more->a_global_scale[0];
         else
             return lift * more->global[i][e * more->globals];
@@ -65,7 +65,7 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
                                   int end, int j0, int n, int act, int gated)
 {
     enum {
-        SCALES = Format::W_SCALED_BY && (Format::W_SCALE_COLUMNS == 0 || Format::SECOND),
+        SCALES = Format::W_SCALED_BY && (Format::W_SCALE_COLUMNS == 0 || Format::GLOBAL_SCALE),
         BY_ROW = Format::X_BY_ROW && !(Format::W_SCALE_F32 && Format::W_SCALE_COLUMNS > 0)     /* else with sums of k */
     };
     const int dtype = Format::DTYPE > 0 ? (int)Format::DTYPE : a->dtype;

@@ -436,7 +436,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         const int pair = 8 * d + threadIdx.x % 4 * 2;
         float lifted = Format::lift(MOEK_DTYPE_BF16);
         int i;
-        if constexpr (Format::SECOND) lifted *= moek_second_of_(&p->down, 0, b->list[d]);
+        if constexpr (Format::GLOBAL_SCALE) lifted *= moek_global_scale_of_(&p->down, 0, b->list[d]);
         #pragma unroll
         for (i = 0; i < 4; i++) {
             const float of = take(c, i);
@@ -533,7 +533,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
                 const int e = b->list[d];
                 y[j] *= Format::lift(MOEK_DTYPE_BF16);
                 if (j && !gated) break;
-                if constexpr (Format::SECOND) y[j] *= moek_second_of_(&p->up, j, e);
+                if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
                 if (a->bias)
                     y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
                                          [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],

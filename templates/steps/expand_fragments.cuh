@@ -11,7 +11,7 @@
 #define MOEK_STEPS_EXPAND_FRAGMENTS_CUH
 #include "../../include/moek/kernel/sm90_schedule.h"
 
-/* Format: one whose second scales go into the scales of rows. */
+/* Format: one whose global scales go into the scales of rows. */
 template <int THREADS, class Format> struct moek_expand_fragments_ {
 #ifdef MOEK_SM90_CODE_
     /* Where the rows of lane 4g + q go, warp v of the 64 rows with number `block` of an expert. */

@@ -35,7 +35,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
         X_BITS = Format::X_BITS, BY_TENSOR = Format::X_TENSOR, BY_ROW = Format::X_BY_ROW, C = Format::X_SCALE_COLUMNS,
         COPIES = X_BITS == 16,                          /* x stays T */
         BLOCKED = C > 0, FINE = BLOCKED && C < 128,     /* FINE: an item has several groups */
-        SECOND = Format::X_SECOND,                      /* a static scale on top of the scales of groups */
+        GLOBAL_SCALE = Format::X_GLOBAL_SCALE,                      /* a static scale on top of the scales of groups */
         INTEGER = Format::X_INTEGER
     };
 
@@ -204,7 +204,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
         const int groups = ((HIDDEN ? HIDDEN : a->cols) + a->group_offset + GROUP - 1) / GROUP;
         uint8_t *const bytes = (uint8_t *)a->scale;
         int i;
-        if constexpr (!SECOND)
+        if constexpr (!GLOBAL_SCALE)
             if (a->scale_layout == MOEK_SCALE_PACKED) {
                 ((uint32_t *)a->scale)[(size_t)(g / 4) * a->scale_stride + row] = codes;
                 return;
@@ -251,7 +251,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
                      : whole ? moek_load_once_(x_row + h * (8 * LANES)) : moek_load8_(x_row + h * (8 * LANES), n, 0);
         }
     }
-    /* scale, inverse: of the tensor; SECOND: the static scale, and 1 / scale, or 0. */
+    /* scale, inverse: of the tensor; GLOBAL_SCALE: the static scale, and 1 / scale, or 0. */
     MOEK_DEVICE void put(const params *p, item *it, int r, int limit, int column, float scale, float inverse,
                          int copies, int whole, int dtype)
     {
@@ -266,7 +266,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
             #pragma unroll
             for (h = 0; h < PARTS; h++) it->x[h] = weigh(it->x[h], weight, dtype);
         }
-        if constexpr (SECOND) {
+        if constexpr (GLOBAL_SCALE) {
             #pragma unroll
             for (h = 0; h < PARTS; h++)
                 scales |= moek_e2m1_codes_(&q[h], it->x[h], scale, inverse, dtype) << 8 * h;
@@ -362,7 +362,7 @@ template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
             inverse = __fdiv_rn(1.0f, scale);
             if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *(float *)p.a.scale = scale;
         }
-        if constexpr (SECOND) {
+        if constexpr (GLOBAL_SCALE) {
             scale = *p.a.static_scale;
             inverse = __fdiv_rn(1.0f, scale);
             inverse = fabsf(inverse) < INFINITY ? inverse : 0.0f;

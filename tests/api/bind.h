@@ -5,7 +5,7 @@ static moek_weights good_weights(int quant)
     memset(&w, 0, sizeof w);
     w.w_up = w.w_down = memory;
     if (scaled(quant)) w.w_up_scale = w.w_down_scale = (const float *)memory;
-    if (moek_format_of(quant)->second) w.w_up_global_scale = w.w_down_global_scale = (const float *)memory;
+    if (moek_format_of(quant)->global_scale) w.w_up_global_scale = w.w_down_global_scale = (const float *)memory;
     if (format_x_second(moek_format_of(quant))) w.x_scale = w.h_scale = (const float *)memory;
     return w;
 }
@@ -124,7 +124,7 @@ static void test_bind_more(const moek_format *f)
 {
     const int quant = f->number;
 #define APART c.quant = quant; c.up_layout = MOEK_UP_SEPARATE
-    if (f->second) {
+    if (f->global_scale) {
         BIND_REFUSED(c.quant = quant, w.w_up_global_scale = NULL, "weights.w_up_global_scale is NULL");
         BIND_REFUSED(c.quant = quant, w.w_down_global_scale = NULL, "weights.w_down_global_scale is NULL");
         BIND_REFUSED(c.quant = quant, BESIDE(w_up_global_scale), "weights.w_up_global_scale is not aligned to 4");
@@ -330,10 +330,10 @@ static void test_bind_formats(void)
             BIND_REFUSED(c.quant = number, BESIDE(w_down_scale), "weights.w_down_scale is not aligned to");
         }
         test_bind_more(f);
-        if (!f->second) {
-            BIND_REFUSED(c.quant = number, w.w_up_global_scale = (const float *)memory, "which has no second scale");
-            BIND_REFUSED(c.quant = number, w.w_down_global_scale = (const float *)memory, "which has no second scale");
-            BIND_REFUSED(c.quant = number, w.w_gate_global_scale = (const float *)memory, "which has no second scale");
+        if (!f->global_scale) {
+            BIND_REFUSED(c.quant = number, w.w_up_global_scale = (const float *)memory, "which has no global scale");
+            BIND_REFUSED(c.quant = number, w.w_down_global_scale = (const float *)memory, "which has no global scale");
+            BIND_REFUSED(c.quant = number, w.w_gate_global_scale = (const float *)memory, "which has no global scale");
         }
         if (!f->zero) {
             BIND_REFUSED(c.quant = number, w.w_up_zero = memory, "which has no zero points");

@@ -274,7 +274,7 @@ static void test_layer(const moek_format *f, int act, int layout, int rows_per_e
     w.w_up = w_up, w.w_down = w_down, w.w_up_scale = up_scale, w.w_down_scale = down_scale;
     for (i = 0; i < COUNT(second); i++) second[i] = 0.5f + rng_uniform();
     for (i = 0; i < COUNT(zero); i++) zero[i] = (uint8_t)rng_below(256);
-    if (f->second) w.w_up_global_scale = second, w.w_down_global_scale = second + 1;
+    if (f->global_scale) w.w_up_global_scale = second, w.w_down_global_scale = second + 1;
     if (format_x_second(f)) w.x_scale = w.h_scale = second + 2;
     if (f->zero) w.w_up_zero = zero, w.w_down_zero = zero + 1;
     l.tokens = TOKENS, l.hidden = HIDDEN, l.inter = INTER, l.slots = SLOTS, l.experts = EXPERTS;

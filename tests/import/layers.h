@@ -32,11 +32,11 @@ static moek_weights layer_arrays(const moek_config *c, int zeros, void *arrays[1
     }
     w.w_up = arrays[4]; w.w_up_scale = arrays[5]; w.w_down = arrays[8]; w.w_down_scale = arrays[9];
     if (zeros) { w.w_up_zero = arrays[6]; w.w_down_zero = arrays[10]; }
-    if (f->second) { w.w_up_global_scale = (float *)arrays[7]; w.w_down_global_scale = (float *)arrays[11]; }
+    if (f->global_scale) { w.w_up_global_scale = (float *)arrays[7]; w.w_down_global_scale = (float *)arrays[11]; }
     if (!apart) return w;
     w.w_gate = arrays[0]; w.w_gate_scale = arrays[1];
     if (zeros) w.w_gate_zero = arrays[2];
-    if (f->second) w.w_gate_global_scale = (float *)arrays[3];
+    if (f->global_scale) w.w_gate_global_scale = (float *)arrays[3];
     return w;
 }
 static uint16_t *layer_run(const moek_config *config, const moek_weights *w, const char *what)
@@ -302,7 +302,7 @@ static planted plain_run(int arch, const plain *p)
     a.block = p->block; a.dtype = p->dtype; a.row_step = p->step;
     a.their_w = from.at; a.w = w.at; a.scale = scale.at;
     if (zeros) a.zero = zero.at;
-    if (p->format->second) a.global = (float *)global.at;
+    if (p->format->global_scale) a.global = (float *)global.at;
     a.report = (moek_import_report *)report.at; a.why = why; a.why_size = sizeof why;
     CHECK(moek_import(arch, &a, 0) == MOEK_OK, "%s: %s", p->what, why);
     got = take_back(from, p->what);
@@ -324,7 +324,7 @@ static void plain_check_group(const plain *p, const planted *g, int n, int k, in
     const size_t row = shape->rows == 1 ? (size_t)(n * p->step) : shape->rows ? (size_t)(n / shape->rows) : 0;
     const double scale = shape->rows ? plain_scale(p, plain_most(p, n, k, rows, columns), whole) : whole;
     const double got = ref_get(type, g->scale, row * groups + (size_t)(shape->columns ? k / shape->columns : 0));
-    const double by = p->format->second ? (float)(scale * whole) : scale;
+    const double by = p->format->global_scale ? (float)(scale * whole) : scale;
     int i, j, wrong = 0;
     CHECK(same(got, scale), "%s: scale of [%d][%d] is %g, not %g", p->what, n, k, got, scale);
     for (i = n; i < n + rows && i < p->rows; i++)
@@ -345,11 +345,11 @@ static void plain_check(const plain *p)
     int n, k;
     uint64_t bad = 0, scales = 0;
     size_t i, untouched = 1;
-    if (p->format->second || !shape->rows) {
+    if (p->format->global_scale || !shape->rows) {
         const double most = plain_most(p, 0, 0, p->rows, p->columns);
-        whole = isnan(most) ? NAN : plain_divide(most, p->format->second ? 6 * 448 : plain_largest(p));
+        whole = isnan(most) ? NAN : plain_divide(most, p->format->global_scale ? 6 * 448 : plain_largest(p));
     }
-    if (p->format->second) CHECK(same(host.global, whole), "%s: global %g, not %g", p->what, host.global, whole);
+    if (p->format->global_scale) CHECK(same(host.global, whole), "%s: global %g, not %g", p->what, host.global, whole);
     for (n = 0; n < p->rows; n += rows)
         for (k = 0; k < p->columns; k += columns) {
             plain_check_group(p, &host, n, k, rows, columns, whole);
@@ -357,7 +357,7 @@ static void plain_check(const plain *p)
             scales++;
         }
     CHECK(host.report.scales == scales && host.report.scales_nan == bad &&
-          host.report.globals_bad == (uint64_t)(p->format->second && isnan(whole)),
+          host.report.globals_bad == (uint64_t)(p->format->global_scale && isnan(whole)),
           "%s: report of %d scales, %d bad", p->what, (int)scales, (int)bad);
     CHECK((moek_import_verdict(&host.report, NULL, 0) != MOEK_OK) == (bad || isnan(whole)), "%s: verdict", p->what);
     for (n = 1; n < p->rows * p->step; n += p->step)

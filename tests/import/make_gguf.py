@@ -349,7 +349,7 @@ def blocks(f):
             opened.write(f"is {type} (GGUF type {TYPES[type][0]}), for which this moek has no kernels\n")
 
 
-def second_scales(f):
+def global_scales(f):
     says = ["4 experts, topk 2, nvfp4_a16, silu, SOFTMAX_RENORM, apart, copied"]
     f.good("nvfp4", "qwen3moe", says, "nvfp4", inter=64)
     f.good("nvfp4_scales", "qwen3moe", says, "nvfp4", inter=64, second=[0.5, 1.0, 2.0, 0.25])
@@ -359,7 +359,7 @@ def second_scales(f):
           change=lambda x: set_tensor(1, blob=b"\x98" + x.tensors[1][3][1:])(x))
     f.bad("nvfp4_nan", "1 of 3072 scales are NaN or Inf", type="nvfp4", inter=64,
           change=lambda x: set_tensor(2, blob=b"\x7f" + x.tensors[2][3][1:])(x))
-    f.bad("nvfp4_zero", "second scales", type="nvfp4", inter=64, second=[0.0])
+    f.bad("nvfp4_zero", "global scales", type="nvfp4", inter=64, second=[0.0])
     f.bad("scale_shape", "ffn_up_exps.scale has sizes 3, 1, 1, 1; those of the layer are 4, 1, 1", type="nvfp4",
           inter=64, change=lambda x: x.tensors.append(["blk.0.ffn_up_exps.scale", [3], "f32", bytes(12)]))
 
@@ -467,7 +467,7 @@ def refused(f):
     f.bad("down_type", "ffn_down_exps.weight is f16: this moek has one format", set_tensor(2, type="f16"))
     f.bad("no_kernels", "is iq2_xxs (GGUF type 16), for which this moek has no kernels; it has some for f32, f16, bf16",
           type="iq2_xxs", hidden=256, inter=256)
-    f.bad("second_scale", "blk.0.ffn_up_exps.scale: experts in bf16 with a second scale",
+    f.bad("global_scale", "blk.0.ffn_up_exps.scale: experts in bf16 with a global scale",
           lambda x: x.tensors.append(["blk.0.ffn_up_exps.scale", [4], "f32", bytes(16)]))
     f.bad("an_expert_each", "blk.0 has a tensor for each expert, as until April 2024",
           set_tensor(2, name="blk.0.ffn_down.0.weight", sizes=[32, 64]))
@@ -709,7 +709,7 @@ def main(root):
     layers = Layers(os.path.join(root, "layers"))
     routed(layers)
     blocks(layers)
-    second_scales(layers)
+    global_scales(layers)
     containers(layers)
     refused(layers)
     refused_splits(layers)

@@ -392,7 +392,7 @@ static double our_value(const matrix *m, const imported *got, int n, int k)
     if (m->our_zero)
         v = ref_code(e, w, (size_t)k) -
             (double)ref_code(e, got->zero + row * moek_element_bytes(f->w, groups), g);
-    return v * scale * (f->second ? got->global : 1);
+    return v * scale * (f->global_scale ? got->global : 1);
 }
 static double source_value(const matrix *m, int n, int k)
 {
@@ -445,7 +445,7 @@ static void want_scales(const matrix *m, moek_import_report *of, int *lowest, in
             int e;
             if (!isfinite(s) || !(s > 0)) continue;
             frexp(s, &e);
-            want.groups_beyond += e - 1 < most - (m->format->second ? 10 : 11);
+            want.groups_beyond += e - 1 < most - (m->format->global_scale ? 10 : 11);
         }
     }
     if (!is_int(m)) want.signs_bad = want.scales_negative;
@@ -519,7 +519,7 @@ static void check_matrix(matrix *m, int scales)
         CHECK(!memcmp(r.scale, host.scale, m->our_scale), "%s: other scales on a GPU", m->what);
         CHECK(!m->our_zero || !memcmp(r.zero, host.zero, m->our_zero), "%s: other zero points on a GPU", m->what);
         CHECK(!memcmp(&r.report, &host.report, sizeof r.report), "%s: another report on a GPU", m->what);
-        CHECK(!memcmp(&r.global, &host.global, 4), "%s: another second scale on a GPU", m->what);
+        CHECK(!memcmp(&r.global, &host.global, 4), "%s: another global scale on a GPU", m->what);
         imported_free(&r);
     }
     if (host.report.zeros_lost) { imported_free((imported *)&host); return; }
@@ -532,7 +532,7 @@ static void check_matrix(matrix *m, int scales)
             CHECK(!memcmp(back.scale, m->scale, m->scale_bytes), "%s: scales are not those of the checkpoint", m->what);
         CHECK(!memcmp(back.zero, m->zero, m->zero_bytes), "%s: zero points are not those of the checkpoint", m->what);
         if (is_nvfp4(m->source) && !host.report.globals_rounded)
-            CHECK(back.global == m->global, "%s: second scale %g", m->what, back.global);
+            CHECK(back.global == m->global, "%s: global scale %g", m->what, back.global);
         imported_free(&back);
     }
     imported_free((imported *)&host);

@@ -91,7 +91,8 @@ static void test_quantized_line(char *line)
     bytes[0] = from_hex(field[8], &w); bytes[1] = from_hex(field[9], &scale); bytes[2] = from_hex(field[10], &second);
     pitch = moek_element_bytes(p.format->w, (size_t)p.columns);
     groups = plain_scales(&p);
-    if (!CHECK(bytes[0] == (size_t)p.rows * pitch && bytes[1] == groups && bytes[2] == (p.format->second ? 4u : 0u),
+    if (!CHECK(bytes[0] == (size_t)p.rows * pitch && bytes[1] == groups &&
+               bytes[2] == (p.format->global_scale ? 4u : 0u),
                "%s: sizes", p.what)) return;
     got = plain_run(0, &p);
     CHECK(!memcmp(got.scale, scale, groups), "%s: other scales", p.what);

@@ -71,7 +71,7 @@ static double value_of(const checkpoint_layer *l, const moek_weights *w, int e, 
                                        (size_t)(shape.columns ? k / shape.columns : 0)));
     }
     code *= scale_of(l, &s, e, row, k);
-    if (f->second) code *= s.global[both ? 2 * e + (which == MOEK_MATRIX_UP) : e];
+    if (f->global_scale) code *= s.global[both ? 2 * e + (which == MOEK_MATRIX_UP) : e];
     return code;
 }
 /* act-order: which of the file's rows of gate each row is.  Rows of up and columns of down must have the same order. */

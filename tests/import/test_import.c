@@ -39,7 +39,7 @@ static int source_at(int source)
 static int fits(int i, const moek_format *f)
 {
     const moek_format *const own = moek_format_of(facts[i].quant);
-    return f->w == own->w && f->second == own->second && is_open(f) == is_open(own) && format_scaled(f) &&
+    return f->w == own->w && f->global_scale == own->global_scale && is_open(f) == is_open(own) && format_scaled(f) &&
            (facts[i].scales == ONE || f->w_scale.rows == own->w_scale.rows) &&
            (!gguf_of(facts[i].source) || f->blocks || f->w_scale.columns == gguf_of(facts[i].source)->group);
 }

@@ -197,7 +197,7 @@ static inline const void *layer_new_t(layer *l, size_t n, double scale)
     layer_fill_t(array, n, scale, l->config.dtype);
     return array;
 }
-enum { LAYER_SECOND = 8 };                             /* second scales are a part of 1, the others as much larger */
+enum { LAYER_SECOND = 8 };                             /* global scales are a part of 1, the others as much larger */
 /* Deviation 1 / sqrt(columns) after scaling. */
 static inline const void *layer_new_weights(layer *l, size_t rows, size_t columns)
 {
@@ -220,7 +220,7 @@ static inline const float *layer_new_scales(layer *l, size_t experts, size_t row
 {
     const moek_scale_shape *const of = &l->format->w_scale;
     const double spread = ref_spread(ref_element(l->format->w, l->config.dtype));
-    const double size = (l->format->second ? LAYER_SECOND : 1) / (spread * sqrt((double)columns));
+    const double size = (l->format->global_scale ? LAYER_SECOND : 1) / (spread * sqrt((double)columns));
     const size_t n = experts * moek_scale_count(of, rows, columns);
     void *s;
     size_t i;
@@ -241,7 +241,7 @@ static inline float *layer_new_f32(layer *l, size_t n, float low, float high)
 }
 static inline const float *layer_new_second(layer *l, size_t n)
 {
-    return l->format->second ? layer_new_f32(l, n, 0.5f / LAYER_SECOND, 1.5f / LAYER_SECOND) : NULL;
+    return l->format->global_scale ? layer_new_f32(l, n, 0.5f / LAYER_SECOND, 1.5f / LAYER_SECOND) : NULL;
 }
 /* Bytes of a row of zero points, one for each scale; of any codes. */
 static inline size_t layer_zero_row(const moek_format *f, size_t columns)

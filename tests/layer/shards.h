@@ -44,7 +44,7 @@ static void shard_scales(const shard_of *s, char *to, const char *from, size_t t
     for (e = 0; e < EXPERTS; e++)
         memcpy(to + e * to_each * row, from + (e * per_expert + first) * row, blocks * row);
 }
-/* What the format has on top, of a layer whose gate comes first: second scales are those of the whole. */
+/* What the format has on top, of a layer whose gate comes first: global scales are those of the whole. */
 static const float *shard_second(const shard_of *s, const float *from, int first, int step, int halves)
 {
     float *const to = from ? (float *)layer_array_new(s->l, 4 * (size_t)EXPERTS * halves, LAYER_IN) : NULL;

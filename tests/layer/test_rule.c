@@ -267,7 +267,7 @@ static void host_time(const char *what, int quant, int tokens, int state, long c
     c.quant = quant, c.max_tokens = MOST, c.exclude = 1u << MOEK_BACKEND_CPU;
     c.block = format_block(moek_format_of(quant), 0);
     if (device_arch == 90 && format_in_fragments(moek_format_of(quant))) c.weight_layout = MOEK_WEIGHTS_TILED;
-    if (!make(&plan, &c, 1)) return;                   /* second scales */
+    if (!make(&plan, &c, 1)) return;                   /* global scales */
     run_args(&a, tokens, state);
     launched[0] = 0, silent = 0;
     moek_run(&plan, &a, NULL);

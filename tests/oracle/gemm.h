@@ -29,14 +29,14 @@ static inline size_t ref_scale_row(const moek_gemm_args *a, int share, int of, i
 /* What is behind the arguments of formats that have more; NULL: nothing. */
 static inline const moek_gemm_more_args *ref_more(const moek_gemm_args *a, const moek_format *f)
 {
-    return f->second || f->zero || format_x_second(f) ? (const moek_gemm_more_args *)a : NULL;
+    return f->global_scale || f->zero || format_x_second(f) ? (const moek_gemm_more_args *)a : NULL;
 }
-/* The second scale of gate or up, or of all; 1: there is none. */
+/* The global scale of gate or up, or of all; 1: there is none. */
 static inline double ref_second(const moek_gemm_args *a, const moek_format *f, int of, int expert)
 {
     const moek_gemm_more_args *const more = ref_more(a, f);
     const int swapped = a->gate_first > a->up_first;
-    if (!f->second) return 1;
+    if (!f->global_scale) return 1;
     if (a->w_gate && of == REF_GATE) return more->gate_global_scale[expert];
     if (a->w_gate || of == REF_ALL) return more->w_global_scale[expert];
     return more->w_global_scale[2 * expert + ((of == REF_GATE) == swapped)];
@@ -537,7 +537,7 @@ static inline int ref_at_once_(int all, size_t fit)
     return all < 1 ? 1 : (size_t)all < some ? all : (int)some;
 }
 /* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone.  Of formats with a
- * second scale (of w or x) or zero points, a is the first part of a moek_gemm_more_args. */
+ * global scale (of w or x) or zero points, a is the first part of a moek_gemm_more_args. */
 static inline void ref_gemm_(const moek_gemm_args *a, const moek_format *f, int up, double *y, double *slack)
 {
     const int R = a->rows_per_expert;

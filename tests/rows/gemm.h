@@ -227,9 +227,9 @@ static const void *gemm_panel_zeros(const moek_gemm_args *h, const void *zero)
     return gemm_panels_of(h, zero, moek_element_bytes(now.format->w,
                                                       moek_scale_count(&of, 1, (size_t)(h->k + h->k_offset))), 0, 1, 1);
 }
-static moek_gemm_more_args gemm_more;                 /* of the case: second scales and zero points, if it has any */
-/* Of so many rows of w, of an expert, and matrices in them; a second scale leaves the others an eighth. */
-enum { SECOND = 8 };
+static moek_gemm_more_args gemm_more;                 /* of the case: global scales and zero points, if it has any */
+/* Of so many rows of w, of an expert, and matrices in them; a global scale leaves the others an eighth. */
+enum { GLOBAL_SCALE = 8 };
 static void gemm_w_more(const gemm_case_t *c, moek_gemm_more_args *m, int of_expert, int matrices)
 {
     const moek_format *const f = now.format;
@@ -240,9 +240,9 @@ static void gemm_w_more(const gemm_case_t *c, moek_gemm_more_args *m, int of_exp
     float *second;
     uint8_t *zero;
     size_t r, g;
-    if (f->second) {
+    if (f->global_scale) {
         m->w_global_scale = second = in_f32(h->experts * matrices);
-        fill_f32(second, (size_t)h->experts * matrices, 0.5f / SECOND, 2.0f / SECOND);
+        fill_f32(second, (size_t)h->experts * matrices, 0.5f / GLOBAL_SCALE, 2.0f / GLOBAL_SCALE);
     }
     if (!f->zero || c->turn % 3 == 0) return;
     m->w_zero = zero = (uint8_t *)in(rows * row);
@@ -260,7 +260,8 @@ static void gemm_w_array(const gemm_case_t *c, moek_gemm_more_args *m, int of_ex
     const size_t groups = moek_scale_count(&f->w_scale, 1, (size_t)(h->k_offset + h->k));
     const size_t scales = groups * (f->w_scale.rows == 0 ? (size_t)h->experts : f->w_scale.rows == 1 ? rows :
                                     (size_t)h->experts * scale_rows);
-    const double size = 1.5 / sqrt((double)h->k), scale = size / ref_spread(number) * (f->second ? SECOND : 1);
+    const double size = 1.5 / sqrt((double)h->k);
+    const double scale = size / ref_spread(number) * (f->global_scale ? GLOBAL_SCALE : 1);
     void *w, *bias, *scaled;
     if (c->bias) h->bias = bias = in(rows * 2), fill_t(bias, rows, h->dtype, 0.5);
     h->w = w = in(rows * moek_weight_bytes(f, 0, (size_t)h->k));

@@ -442,7 +442,7 @@ static void gemm_codes(int mode)
     if (mode == POWERS) gemm_spread(w_scale, of_scale, ref_rounded(f) ? 17 : 40);
     if (f->x_scale.type) h.a_scale = (const float *)a_scale;
     if (f->w_scale.type) h.w_scale = (const float *)w_scale;
-    if (f->second) gemm_more.w_global_scale = second = in_f32(1), *second = 1;
+    if (f->global_scale) gemm_more.w_global_scale = second = in_f32(1), *second = 1;
     if (format_x_second(f)) gemm_more.a_global_scale = second = in_f32(1), *second = 1;
     size = (size_t)c.slots * h.n;
     h.out = out(size * 2);

@@ -73,8 +73,8 @@ enum {                                                /* of an expert.  Not gate
     X(zeros,           "zero points") \
     X(zeros_wrapped,   "zero points stored as the largest code and read as 0") \
     X(zeros_lost,      "zero points that there is no array for") \
-    X(globals_bad,     "second scales that are 0, negative, NaN or Inf") \
-    X(globals_rounded, "second scales whose quotient is not exact") \
+    X(globals_bad,     "global scales that are 0, negative, NaN or Inf") \
+    X(globals_rounded, "global scales whose quotient is not exact") \
     X(orders_bad,      "words or rows that an order takes from outside the matrix") \
     X(signs_bad,       "scales with the sign set where the format has none") \
     X(scales_separate,    "scales of up that are not gate's, where the format has one for both") \
@@ -146,7 +146,7 @@ moek_status moek_import_inverse(const int32_t *order, int n, int32_t *inverse);
 
 /* May weights with this report be run?  OK; E_ARGUMENT, with a sentence: scales that are NaN or Inf, negative in a
  * format that has no such, or 0 or Inf in T; one scale for gate and up that have two; codes outside -8 .. 7; zero
- * points lost, or all of them one off the middle (GPTQ's other version); bad second scales; orders outside the matrix.
+ * points lost, or all of them one off the middle (GPTQ's other version); bad global scales; orders outside the matrix.
  * Host memory.                                                                                                       */
 moek_status moek_import_verdict(const moek_import_report *report, char *why, size_t why_size);
 /* All counts that are not 0, and the exponents, on one line; returns the length it needs.                            */

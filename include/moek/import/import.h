@@ -72,7 +72,7 @@ static int moek_import_fits_(const moek_source_ *s, const moek_format *f)
     const moek_format *const of = moek_format_of(s->quant);
     const int open = of->w_scale.type == MOEK_SCALE_TYPE_F32 || of->w_scale.type == MOEK_SCALE_TYPE_T;
     const int type = f->w_scale.type;
-    return f->w == of->w && f->second == of->second &&
+    return f->w == of->w && f->global_scale == of->global_scale &&
            (f->w_scale.rows == of->w_scale.rows || s->scales == MOEK_SCALES_ONE) &&
            (type == of->w_scale.type || (open && (type == MOEK_SCALE_TYPE_F32 || type == MOEK_SCALE_TYPE_T)));
 }
@@ -228,7 +228,7 @@ static moek_status moek_import_begin_(const moek_import_args *a, moek_import_ *m
     if (s->global ? moek_bad_pointer_(a->global, 4) || moek_bad_pointer_(a->their_global, 4)
                   : a->global || a->their_global)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "global and their_global: %s, %s", s->name,
-                     s->global ? "both, an f32 each" : "has no second scale: leave both NULL");
+                     s->global ? "both, an f32 each" : "has no global scale: leave both NULL");
     m->ours = moek_codes_of_(a->w, MOEK_CODES_ROWS, bits, m->rows, m->columns, m->step);
     m->our_zero = moek_codes_of_(a->zero, MOEK_CODES_ROWS, bits, m->rows, m->groups, m->step);
     m->their_zero = moek_codes_of_(a->their_zero, s->zeros, bits, m->rows, m->groups, 1);
@@ -323,7 +323,7 @@ static moek_status moek_plain_recipe_(const moek_import_args *a, const moek_form
                      : blocks ? " or MOEK_RECIPE_CEIL" : "");
     if (powers && !recipe) recipe = e2m1 ? MOEK_RECIPE_ROUND : MOEK_RECIPE_CEIL;
     p->largest = integers ? (float)(1 << (f->w_bits - 1)) - (narrow ? 1.0f : 0.5f) : e2m1 ? 6.0f : 448.0f;
-    p->whole_largest = f->second ? p->largest * 448.0f : p->largest;
+    p->whole_largest = f->global_scale ? p->largest * 448.0f : p->largest;
     p->up = moek_plain_up_(recipe, e2m1 ? 0x400000 : 0x600000);
     p->less = powers || recipe == MOEK_RECIPE_CEIL ? (e2m1 ? 2 : 8) : 0;
     return MOEK_OK;
@@ -359,9 +359,9 @@ static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m,
         a->w == a->their_w || moek_bad_pointer_(a->scale, moek_factors_bytes_(shape.type)))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "w, their_w or scale is %s, or not aligned as its elements",
                      a->w == a->their_w ? "another of them" : "NULL");
-    if (f->second ? moek_bad_pointer_(a->global, 4) : a->global != NULL)
+    if (f->global_scale ? moek_bad_pointer_(a->global, 4) : a->global != NULL)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "global: %s has %s", f->name,
-                     f->second ? "one, an f32" : "none: leave it NULL");
+                     f->global_scale ? "one, an f32" : "none: leave it NULL");
     if (!f->zero && a->zero) MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "zero: %s has none", f->name);
     status = moek_plain_tensor_(a, dtype);
     if (status != MOEK_OK) return status;
@@ -376,7 +376,7 @@ static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m,
     m->our_scale.group = moek_factors_bytes_(shape.type);
     m->our_scale.row = m->our_scale.group * m->groups * m->step;
     if (shape.rows) p->scale = m->our_scale;
-    p->whole = f->second ? a->global : shape.rows ? NULL : (float *)a->scale;
+    p->whole = f->global_scale ? a->global : shape.rows ? NULL : (float *)a->scale;
     m->our_zero = moek_codes_of_(a->zero, MOEK_CODES_ROWS, p->bits, m->rows, m->groups, m->step);
     return MOEK_OK;
 }
@@ -388,7 +388,7 @@ static moek_status moek_plain_report_(int arch, const moek_import_args *a, const
     r.to = r.from = m->our_scale;
     r.rows = r.all_rows = m->scale_rows; r.groups = r.all_groups = m->groups;
     r.positive = 1;
-    r.from_global = r.to_global = m->format->second ? a->global : NULL;
+    r.from_global = r.to_global = m->format->global_scale ? a->global : NULL;
     r.report = (uint64_t *)a->report;
     return r.report ? moek_rescale_run_(arch, &r, stream) : MOEK_OK;
 }
@@ -520,16 +520,16 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     halves = moek_act_gated_(config->act) && !apart;
     interleaved = halves && layout == MOEK_UP_INTERLEAVED;
     second = halves && !both && !down && gate != (layout != MOEK_UP_SWAPPED);  /* of the two */
-    if (both && (apart || f->second))
+    if (both && (apart || f->global_scale))
         MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "gate and up have %s each: import one after the other",
-                   apart ? "an array" : "a second scale");
+                   apart ? "an array" : "a global scale");
     if (f->w_scale.type && f->w_scale.rows != 1) shared = moek_place_shared_(config, f, matrix, expert, one);
     if (shared < 0)
         MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "matrix %d: scales of %s are for rows of gate and up: %s", matrix, f->name,
                    both ? "and up_scales keeps them apart: one after the other"
                         : "MOEK_MATRIX_GATE_UP has both, as up_layout has them; or give each an array");
     at = moek_place_arrays_of_(weights, down, apart && gate);
-    if (!at.w || (f->w_scale.type && !at.scale) || (f->second && !at.global))
+    if (!at.w || (f->w_scale.type && !at.scale) || (f->global_scale && !at.global))
         MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "an array of weights that %s has is NULL", f->name);
     args->rows = down ? config->hidden : config->inter * (both ? 2 : 1);
     args->columns = down ? config->inter : config->hidden;
@@ -545,7 +545,8 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     args->w = (char *)at.w + row * w;
     args->scale = at.scale ? (char *)at.scale + (f->w_scale.rows == 1 ? row : (size_t)shared) * scale : NULL;
     args->zero = at.zero ? (char *)at.zero + row * zero : NULL;
-    args->global = f->second ? (float *)at.global + (down ? 1u : halves ? 2u : 1u) * (size_t)expert + second : NULL;
+    args->global = !f->global_scale ? NULL :
+                   (float *)at.global + (down ? 1u : halves ? 2u : 1u) * (size_t)expert + second;
     return MOEK_OK;
 }
 
@@ -615,7 +616,7 @@ moek_status moek_import_verdict(const moek_import_report *r, char *why, size_t w
                    "array for them: int4_a16 takes weights.w_up_zero and w_down_zero, others none",
                    (unsigned long long)r->zeros_lost, (unsigned long long)r->zeros);
     if (r->globals_bad)
-        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "%llu second scales are 0, negative, NaN or Inf",
+        MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "%llu global scales are 0, negative, NaN or Inf",
                    (unsigned long long)r->globals_bad);
     if (r->orders_bad)
         MOEK_FAIL_(&text, MOEK_E_ARGUMENT, "row_order or column_order leads outside the matrix in %llu words or rows",

@@ -6,7 +6,7 @@
 #include "../../../generated/moek_formats.h"             /* elements, and formats */
 
 /* In launchers of GEMMs: the bytes of a row of a, where none are given; the halves of w and their scales (in_memory: in
- * the order of memory); and second scales and zero points.  args: of the kernel. */
+ * the order of memory); and global scales and zero points.  args: of the kernel. */
 template <class Format> static MOEK_UNUSED void moek_find_gemm_(typename Format::args *args, int in_memory)
 {
     moek_gemm_args *const a = (moek_gemm_args *)args;

@@ -487,7 +487,7 @@ static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0,
 {
     const moek_gemm_args *const a = d->a;
     const moek_scale_shape *const ws = &d->f.w_scale, *const xs = &d->f.x_scale;
-    const int x_row = xs->rows && !xs->columns && !d->early, x_second = d->f.static_x && xs->rows;
+    const int x_row = xs->rows && !xs->columns && !d->early, x_global_scale = d->f.static_x && xs->rows;
     int s, r;
     for (s = 0; s < sums; s++) {
         const int of = s % d->halves;
@@ -498,8 +498,8 @@ static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0,
         for (r = 0; r < rows; r++) {
             float scale = by;
             if (x_row) scale = moek_digits_scale_(a->a_scale, moek_digits_from_(a, p0 + r), xs->type, a->dtype) * by;
-            if (d->f.second) scale = scale * d->more->global[of][e * d->more->globals];
-            if (x_second) scale = scale * d->more->a_global_scale[0];
+            if (d->f.global_scale) scale = scale * d->more->global[of][e * d->more->globals];
+            if (x_global_scale) scale = scale * d->more->a_global_scale[0];
             sum[s][r] = (float)sum[s][r] * scale + bias;
         }
     }
@@ -524,7 +524,7 @@ MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_more_args *
     int i, more;
     for (i = 0; f.number != quant; i++) f = moek_digits_formats_[i];
     if (f.blocks) f.w_scale.columns = columns;
-    more = f.second || f.zero || (f.static_x && f.x_scale.rows);
+    more = f.global_scale || f.zero || (f.static_x && f.x_scale.rows);
     memset(found, 0, sizeof *found);
     memset(&d, 0, sizeof d);
     if (more) *found = *(const moek_gemm_more_args *)args;

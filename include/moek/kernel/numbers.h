@@ -101,8 +101,8 @@ static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int sc
         a->zero[i] = zero ? zero + (size_t)first * zeros : NULL;
     }
 }
-/* The second scale of half i of the weights of expert e.  args: a moek_gemm_more_args. */
-MOEK_FN float moek_second_of_(const void *args, int i, int e)
+/* The global scale of half i of the weights of expert e.  args: a moek_gemm_more_args. */
+MOEK_FN float moek_global_scale_of_(const void *args, int i, int e)
 {
     const moek_gemm_more_args *const more = (const moek_gemm_more_args *)args;
     return more->global[i][e * more->globals];

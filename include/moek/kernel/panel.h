@@ -367,7 +367,7 @@ static MOEK_UNUSED void moek_panel_factors_(const moek_panels_ *p, int e, int j0
     const moek_digits_ *const d = &p->d;
     const moek_gemm_args *const a = d->a;
     const moek_scale_shape *const ws = &d->f.w_scale;
-    const float second = d->f.static_x && d->f.x_scale.rows ? d->more->a_global_scale[0] : 1;
+    const float x_global_scale = d->f.static_x && d->f.x_scale.rows ? d->more->a_global_scale[0] : 1;
     const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
     int s, c;
     for (s = 0; s < MOEK_STRIP; s++) by[s] = bias[s] = 0;
@@ -377,8 +377,8 @@ static MOEK_UNUSED void moek_panel_factors_(const moek_panels_ *p, int e, int j0
             const size_t row = (size_t)e * (size_t)a->gate_up.rows + (size_t)(j0 + c) * step;
             by[i] = ws->columns || !ws->type ? 1
                   : moek_digits_scale_(a->gate_up.scale[s], ws->rows ? row : (size_t)e, ws->type, a->dtype);
-            if (d->f.second) by[i] *= d->more->global[s][e * d->more->globals];
-            by[i] *= second;
+            if (d->f.global_scale) by[i] *= d->more->global[s][e * d->more->globals];
+            by[i] *= x_global_scale;
             if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[s])[row], a->dtype);
         }
 }

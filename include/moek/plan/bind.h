@@ -67,20 +67,20 @@ static moek_status moek_bind_separate_(const moek_plan *plan, const moek_weights
     return MOEK_OK;
 }
 
-/* weights.w_up_global_scale and its like: all of them where the format has a second scale, else none. */
-static moek_status moek_bind_second_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
+/* weights.w_up_global_scale and its like: all of them where the format has a global scale, else none. */
+static moek_status moek_bind_global_scale_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
 {
     const moek_config *c = &plan->config;
-    const int second = moek_format_of(c->quant)->second, apart = c->up_layout == MOEK_UP_SEPARATE;
+    const int takes = moek_format_of(c->quant)->global_scale, apart = c->up_layout == MOEK_UP_SEPARATE;
     const char *const given = w->w_up_global_scale ? "w_up_global_scale" : w->w_down_global_scale
                             ? "w_down_global_scale" : w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
     const char *const missing = !w->w_up_global_scale ? "w_up_global_scale" : !w->w_down_global_scale
                               ? "w_down_global_scale" : apart && !w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
-    if (!second && given)
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.quant is %s, which has no second scale",
+    if (!takes && given)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.quant is %s, which has no global scale",
                    given, moek_quant_name(c->quant));
-    if (second && missing)
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s has a second scale, one an expert", missing,
+    if (takes && missing)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s has a global scale, one an expert", missing,
                    moek_quant_name(c->quant));
     if (!apart && w->w_gate_global_scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_gate_global_scale is given, but config.up_layout is not "
@@ -128,12 +128,12 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
             MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
                        "which has none%s", moek_quant_name(c->quant), blocks ? " beside its blocks" : "");
         if ((status = moek_bind_separate_(plan, weights, &why)) != MOEK_OK) return status;
-        if ((status = moek_bind_second_(plan, weights, &why)) != MOEK_OK) return status;
+        if ((status = moek_bind_global_scale_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_zeros_(plan, weights, &why)) != MOEK_OK) return status;
         if (!moek_format_of(c->quant)->static_x && (weights->x_scale || weights->h_scale))
             MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only formats with static "
                        "scales have them, not %s", moek_quant_name(c->quant));
-        if (moek_x_second_(c->quant) && (!weights->x_scale || !weights->h_scale))
+        if (moek_x_global_scale_(c->quant) && (!weights->x_scale || !weights->h_scale))
             MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s needs x_scale and h_scale, a factor on top of "
                        "the scales of x and of h", weights->x_scale ? "h_scale" : "x_scale", moek_quant_name(c->quant));
         if (c->batch_invariant && moek_by_tensor_(c->quant) && (!weights->x_scale || !weights->h_scale))

@@ -9,7 +9,8 @@
 int moek_same_weights(int a, int b)
 {
     const moek_format *const f = moek_format_of(a), *const g = moek_format_of(b);
-    int i, same = f && g && f->w == g->w && f->blocks == g->blocks && f->second == g->second && f->zero == g->zero;
+    int i, same = f && g && f->w == g->w && f->blocks == g->blocks &&
+                  f->global_scale == g->global_scale && f->zero == g->zero;
     same = same && f->w_scale.type == g->w_scale.type && f->w_scale.rows == g->w_scale.rows &&
            f->w_scale.columns == g->w_scale.columns;
     same = same && f->file_type == g->file_type && f->only_blocks == g->only_blocks;
@@ -81,7 +82,7 @@ static void moek_append_pair_(const moek_config *config, const moek_format *best
     }
     if (config->ue8m0 && !best->ue8m0) moek_append_(t, "; ue8m0 is 0 now, because x has no f32 scales");
     if (config->expand_weights && !best->expands) moek_append_(t, "; expand_weights is 0 now");
-    if (moek_x_second_(best->number)) moek_append_(t, "; weights.x_scale and h_scale are required");
+    if (moek_x_global_scale_(best->number)) moek_append_(t, "; weights.x_scale and h_scale are required");
 }
 
 moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size_t config_size, int version)

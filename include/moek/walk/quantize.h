@@ -69,7 +69,7 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
     if (args->group_offset < 0 || (args->group_offset && args->group_offset >= f->x_scale.columns) ||
         (!moek_arch_is_host_(arch) && args->group_offset % 8)) return MOEK_E_ARGUMENT;
     if (moek_quantizes_(quant) && !args->scale) return MOEK_E_ARGUMENT;
-    if (moek_x_second_(quant) && !args->static_scale) return MOEK_E_ARGUMENT;
+    if (moek_x_global_scale_(quant) && !args->static_scale) return MOEK_E_ARGUMENT;
     if (moek_by_tensor_(quant) && !args->static_scale && !args->partial) return MOEK_E_ARGUMENT;
     if (args->x_stride && args->x_stride != args->cols && (args->x_stride < args->cols || args->x_stride % 8))
         return MOEK_E_ARGUMENT;

@@ -35,7 +35,7 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->tiled = c->weight_layout;
 }
 
-/* What kernels of a format with second scales or zero points take: g, and these. */
+/* What kernels of a format with global scales or zero points take: g, and these. */
 static moek_gemm_more_args moek_more_of_(const moek_plan *plan, int down, const moek_gemm_args *g)
 {
     const moek_weights *const w = &plan->weights;
@@ -46,7 +46,7 @@ static moek_gemm_more_args moek_more_of_(const moek_plan *plan, int down, const 
     more.gate_global_scale = down ? NULL : w->w_gate_global_scale;
     more.w_zero = down ? w->w_down_zero : w->w_up_zero;
     more.gate_zero = down ? NULL : w->w_gate_zero;
-    if (moek_x_second_(plan->config.quant)) more.a_global_scale = down ? w->h_scale : w->x_scale;
+    if (moek_x_global_scale_(plan->config.quant)) more.a_global_scale = down ? w->h_scale : w->x_scale;
     return more;
 }
 /* Launches up or down. */
@@ -54,7 +54,7 @@ static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k
                                      moek_stream stream)
 {
     moek_gemm_more_args more;
-    if (!moek_format_of(k->quant)->second && !moek_format_of(k->quant)->zero && !moek_x_second_(k->quant))
+    if (!moek_format_of(k->quant)->global_scale && !moek_format_of(k->quant)->zero && !moek_x_global_scale_(k->quant))
         return k->launch(g, stream);
     more = moek_more_of_(plan, k->op == MOEK_OP_DOWN, g);
     return k->launch(&more, stream);
