@@ -156,7 +156,7 @@ typedef struct moek_quant_args {
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
     int early;                      /* 1: see above.  2: likewise, and the previous kernel writes nothing that is read
                                        here, and reads nothing that is written here                                  */
-    int few;                        /* > 0: at most so many blocks, of more threads, which leaves SMs to a kernel that
+    int max_blocks;                 /* > 0: at most so many blocks, of more threads, which leaves SMs to a kernel that
                                        runs beside.  Not for fp8c, nor for fp8t without static_scale                 */
     int x_stride;                   /* elements from a row of x to the next, cols or a multiple of 8; 0: cols      */
     int group_offset;               /* see above; < C, and on GPUs a multiple of 8                                   */
@@ -395,15 +395,15 @@ typedef struct moek_expand_args {
  *   h         rows of few tokens: blocks hand h over here, in turns: one half is written and read while the other
  *             becomes zeros */
 enum { MOEK_LAYER_FLAGS = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
-enum { MOEK_FEW_SLOTS = 32, MOEK_FEW_BYTES = 222 * 1024 /* 227 KB less static */, MOEK_FEW_RING = 96 * 1024,
-       MOEK_FEW_H = MOEK_FEW_BYTES - MOEK_FEW_RING,
+enum { MOEK_DECODE_SLOTS = 32, MOEK_DECODE_BYTES = 222 * 1024 /* 227 KB less static */, MOEK_DECODE_RING = 96 * 1024,
+       MOEK_DECODE_H = MOEK_DECODE_BYTES - MOEK_DECODE_RING,
        /* Weights of 4 bits: scales on their way; behind them zero points, or up to 768 scales of activations.  (Rows
         * that fit have at most 409 groups of 128 columns.) */
-       MOEK_FEW_SCALES = MOEK_FEW_RING / 8, MOEK_FEW_BESIDE = MOEK_FEW_SCALES / 4 };
+       MOEK_DECODE_SCALES = MOEK_DECODE_RING / 8, MOEK_DECODE_BESIDE = MOEK_DECODE_SCALES / 4 };
 typedef struct moek_layer_state {
     int32_t flags[MOEK_LAYER_FLAGS];
     unsigned long long launches[2];
-    uint16_t h[2][MOEK_FEW_H / 2];
+    uint16_t h[2][MOEK_DECODE_H / 2];
 } moek_layer_state;
 
 /* layer: all of a layer of few tokens in one launch, in standard format: sort, quant of x, up, quant of h, down and
@@ -412,7 +412,7 @@ typedef struct moek_layer_state {
  *            down.out: [slot][hidden] T
  *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
  *   Strides: as combine has them.
- *   Rows of few tokens (most_tokens): tokens <= most_tokens and moek_few_of fits; y is required; x and h
+ *   Rows of few tokens (most_tokens): tokens <= most_tokens and moek_decode_smem_of fits; y is required; x and h
  *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16; with a global scale or
  *   zero points, up and down point to the first member of a moek_gemm_more_args.
  *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of
@@ -440,25 +440,25 @@ typedef struct moek_layer_args {
  * scales and zero points on their way, scales of activations); pages of sums; 96 KB of weights on their way.  fits: the
  * kernel serves this many tokens of this shape.  bits: of a weight; more: with weights of 4 bits, that they have zero
  * points, or activations have scales; blocks: one an SM. */
-typedef struct moek_few { int fits, act, factors, pages; } moek_few;
-static inline moek_few moek_few_of_4_bits(int tokens, int topk, int experts, int hidden, int inter, int gated,
-                                          int more, int blocks)
+typedef struct moek_decode_smem { int fits, act, factors, pages; } moek_decode_smem;
+static inline moek_decode_smem moek_decode_smem_of_4_bits(int tokens, int topk, int experts, int hidden, int inter,
+                                                          int gated, int more, int blocks)
 {
-    const int factors = MOEK_FEW_SCALES + (more ? MOEK_FEW_BESIDE : 0);
+    const int factors = MOEK_DECODE_SCALES + (more ? MOEK_DECODE_BESIDE : 0);
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
     /* A page for each unit of 16 rows of w, and for each warp. */
     const long long up = (used * (inter / (gated ? 8 : 16)) + blocks - 1) / blocks + 16;
     const long long down = (hidden / 16 + blocks - 1) / blocks + 16;
     const long long act = x > h ? x : h, pages = 512 * (up > down ? up : down);
-    moek_few few = {0, 0, 0, 0};
-    if (tokens > 8 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES)
-        return few;
-    few.fits = 1; few.act = (int)act; few.factors = factors; few.pages = (int)pages;
-    return few;
+    moek_decode_smem smem = {0, 0, 0, 0};
+    if (tokens > 8 || slots > MOEK_DECODE_SLOTS || act + factors + pages + MOEK_DECODE_RING > MOEK_DECODE_BYTES)
+        return smem;
+    smem.fits = 1; smem.act = (int)act; smem.factors = factors; smem.pages = (int)pages;
+    return smem;
 }
-static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden, int inter, int gated, int bits,
-                                   int more, int blocks)
+static inline moek_decode_smem moek_decode_smem_of(int tokens, int topk, int experts, int hidden, int inter,
+                                                   int gated, int bits, int more, int blocks)
 {
     const int element = bits == 4 ? 1 : bits / 8;
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
@@ -471,11 +471,12 @@ static inline moek_few moek_few_of(int tokens, int topk, int experts, int hidden
     const long long act = x > h ? x : h, factors = 32 * (x_steps > used * h_steps ? x_steps : used * h_steps);
     /* Of two halves; besides, a warp has a page in up, three in down. */
     const long long pages = 128 * (up + 32 > 2 * down + 96 ? up + 32 : 2 * down + 96);
-    moek_few few = {0, 0, 0, 0};
-    if (bits == 4) return moek_few_of_4_bits(tokens, topk, experts, hidden, inter, gated, more, blocks);
-    if (tokens > 4 || slots > MOEK_FEW_SLOTS || act + factors + pages + MOEK_FEW_RING > MOEK_FEW_BYTES) return few;
-    few.fits = 1; few.act = (int)act; few.factors = (int)factors; few.pages = (int)pages;
-    return few;
+    moek_decode_smem smem = {0, 0, 0, 0};
+    if (bits == 4) return moek_decode_smem_of_4_bits(tokens, topk, experts, hidden, inter, gated, more, blocks);
+    if (tokens > 4 || slots > MOEK_DECODE_SLOTS || act + factors + pages + MOEK_DECODE_RING > MOEK_DECODE_BYTES)
+        return smem;
+    smem.fits = 1; smem.act = (int)act; smem.factors = (int)factors; smem.pages = (int)pages;
+    return smem;
 }
 
 #define moek_max_blocks(slots, experts, block_m) \

@@ -38,7 +38,7 @@ MOEK_DEVICE void moek_find_pairs_(moek_slot_ slot, int lane, int topk, float wei
     if (__any_sync(0xffffffff, slot.in && all_same & slot.before)) {           /* a token names an expert twice */
         float weights = 0;
         #pragma unroll 1
-        for (i = 0; i < MOEK_FEW_SLOTS; i++) {
+        for (i = 0; i < MOEK_DECODE_SLOTS; i++) {
             const float other = __shfl_sync(0xffffffff, weight, i);
             if (all_same >> i & 1) weights += other;
         }
@@ -74,7 +74,7 @@ MOEK_DEVICE moek_words_ moek_load_or_zeros_(const uint16_t *from)
 MOEK_DEVICE void moek_clear_next_h_(const moek_layer_args *a, int turn, int t, const int threads)
 {
     int i;
-    for (i = blockIdx.x * threads + t; i < MOEK_FEW_H / 16; i += gridDim.x * threads)
+    for (i = blockIdx.x * threads + t; i < MOEK_DECODE_H / 16; i += gridDim.x * threads)
         moek_store_words_(a->state->h[turn ^ 1] + i * 8, moek_zero_words_());
 }
 #endif

@@ -5,7 +5,7 @@
  * Sort, up, down and combine of one to eight tokens in one launch, by mma.sync: one block an SM.  Weights have 4 bits
  * and lie in the order of fragments (moek/ops.h: repack), which is that of mma's 16 rows, too.  The limit is the bytes
  * of the weights, the instructions that make T of codes, and as much latency.  The plan says where the kernel is taken
- * (rules.toml: few_tokens; moek_few_of).  Blocks wait for h of other blocks: all must be resident at once.
+ * (rules.toml: few_tokens; moek_decode_smem_of).  Blocks wait for h of other blocks: all must be resident at once.
  * There are no roles: each warp streams weights to itself and multiplies them.  Warps meet where sums do.  Phases:
  *
  * - sort: the experts in use, by each warp for itself.  The first weights of up are asked for.
@@ -48,7 +48,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         BLOCKED = Format::X_SCALE_COLUMNS > 0, WHOLE = E4M3 && COLUMNS == 16,
         ITEM = 1024, SCALES = UNITS * OF_16,            /* bytes */
         APART = WHOLE ? 8 : 32,                         /* E4M3: bytes from 4 columns to the 4 next in place_of */
-        THREADS = 32 * WARPS, SLOTS = MOEK_FEW_SLOTS,
+        THREADS = 32 * WARPS, SLOTS = MOEK_DECODE_SLOTS,
         FIRST = 4                                       /* pieces of x or h that a thread has on their way */
     };
     struct params {
@@ -56,7 +56,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         Args up, down;
         int steps[2], units[2], pitch[2];              /* of up, of down: items of 16 rows; units (up: of an expert);
                                                           bytes of a row in shared memory */
-        moek_few fit;
+        moek_decode_smem fit;
         moek_fastdiv over_blocks, over_units, over_steps[2];
     };
 
@@ -345,7 +345,8 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             #pragma unroll
             for (i = 8; i; i /= 2) row_max = fmaxf(row_max, __shfl_xor_sync(0xffffffff, row_max, i));
             if (there) store(to, column, x);
-            if (leads) atomicMax((int *)(void *)(b->row_max + down * MOEK_FEW_SLOTS + row), (int)moek_bits_(row_max));
+            if (leads)
+                atomicMax((int *)(void *)(b->row_max + down * MOEK_DECODE_SLOTS + row), (int)moek_bits_(row_max));
         }
     }
     /* E4M3, not BLOCKED, after a barrier: T becomes codes, each 8 columns by the thread that brought them; then a
@@ -356,7 +357,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         #pragma unroll 1
         for (i = threadIdx.x; i < rows * p->steps[down] * 16; i += THREADS) {
             const int column = column_of(p, down, i, &row);
-            const float row_max = b->row_max[down * MOEK_FEW_SLOTS + row];
+            const float row_max = b->row_max[down * MOEK_DECODE_SLOTS + row];
             const float s = fmaxf(__fdiv_rn(row_max, 448.0f), 1.0f / (448.0f * 512.0f));
             unsigned char *const at = b->act + row * p->pitch[down] + place_of(column);
             const uint2 low = *(const uint2 *)(const void *)at, high = *(const uint2 *)(const void *)(at + APART);
@@ -594,7 +595,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         b->list = list[warp]; b->slot_of = slot_of; b->pair_of = pair_of; b->weight_of = weight_of;
         b->tokens = a->tokens; b->slots = b->tokens * a->topk;
         if constexpr (E4M3) {
-            b->factors = (float *)(void *)(act + p->fit.act + MOEK_FEW_SCALES);
+            b->factors = (float *)(void *)(act + p->fit.act + MOEK_DECODE_SCALES);
             if constexpr (!BLOCKED) {
                 b->row_max = row_max;
                 if (t < 2 * SLOTS) row_max[t] = 0;
@@ -661,8 +662,8 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     int zeros = 0, i;
     unsigned blocks;
     if (!a) {
-        const moek_status status = MOEK_READY_SM90_(kernel, K::THREADS, MOEK_FEW_BYTES);
-        return status || !zero ? status : MOEK_READY_SM90_(zero, K::THREADS, MOEK_FEW_BYTES);
+        const moek_status status = MOEK_READY_SM90_(kernel, K::THREADS, MOEK_DECODE_BYTES);
+        return status || !zero ? status : MOEK_READY_SM90_(zero, K::THREADS, MOEK_DECODE_BYTES);
     }
     if (a->tokens < 1) return MOEK_OK;
     if constexpr (K::ZERO) {
@@ -671,8 +672,8 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
         if (zeros) kernel = zero;
     }
     blocks = moek_multiprocessors_();
-    p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n, 4,
-                        K::E4M3 || zeros, (int)blocks);
+    p.fit = moek_decode_smem_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n, 4,
+                                K::E4M3 || zeros, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->dtype != MOEK_DTYPE_BF16) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->x_stride) p.a.x_stride = a->up->k;
@@ -693,6 +694,6 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     }
     p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);
     return MOEK_CHAIN_(kernel, blocks, K::THREADS,
-                       p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1, p);
+                       p.fit.act + p.fit.factors + p.fit.pages + MOEK_DECODE_RING, stream, 1, p);
 }
 #endif

@@ -3,7 +3,7 @@
  *
  * Sort, up, down and combine of one to four tokens in one launch, by mma.sync: one block an SM.  The limit is the bytes
  * of the weights, and as much latency.  The plan takes the kernel for one token, and for up to four where experts are
- * narrow (rules.toml: few_tokens; moek_few_of).  Blocks wait for h of other blocks: all must be resident at once.
+ * narrow (rules.toml: few_tokens; moek_decode_smem_of).  Blocks wait for h of other blocks: all must be resident.
  * There are no roles: each warp streams weights to itself and multiplies them.  Warps meet where sums do.  Phases:
  *
  * - sort: the experts in use, by each warp for itself.  The first weights of up are asked for.
@@ -49,7 +49,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         LANES = 8,                                     /* that bring what 128 bytes of w are multiplied with: */
         PARTS = 2 / ELEMENT,                           /* times 8 columns, 64 apart */
         ITEM = 2048,                                   /* bytes of an item in the ring */
-        THREADS = 32 * WARPS, SLOTS = MOEK_FEW_SLOTS,
+        THREADS = 32 * WARPS, SLOTS = MOEK_DECODE_SLOTS,
         FIRST = 2 / PARTS, FIRST_X = 4 / PARTS         /* pieces of h and of x that a thread has on their way */
     };
     struct params {
@@ -57,7 +57,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         moek_gemm_args up, down;
         int steps[2], units[2], pitch[2];              /* of up, of down: items of a row; units (up: of an expert) */
         int parts;                                     /* gated: 2 */
-        moek_few fit;
+        moek_decode_smem fit;
         moek_fastdiv over_blocks, over_units, over_steps[2];
     };
 
@@ -738,11 +738,11 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
     typename K::params p;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(kernel, K::THREADS, MOEK_FEW_BYTES);
+    if (!a) return MOEK_READY_SM90_(kernel, K::THREADS, MOEK_DECODE_BYTES);
     if (a->tokens < 1) return MOEK_OK;
     blocks = moek_multiprocessors_();
-    p.fit = moek_few_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
-                        Format::W_BITS, 0, (int)blocks);
+    p.fit = moek_decode_smem_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
+                                Format::W_BITS, 0, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->x_stride) p.a.x_stride = a->up->k;
@@ -760,7 +760,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
         p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
     p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);
-    return MOEK_CHAIN_(kernel, blocks, K::THREADS, p.fit.act + p.fit.factors + p.fit.pages + MOEK_FEW_RING, stream, 1,
-                       p);
+    return MOEK_CHAIN_(kernel, blocks, K::THREADS, p.fit.act + p.fit.factors + p.fit.pages + MOEK_DECODE_RING, stream,
+                       1, p);
 }
 #endif

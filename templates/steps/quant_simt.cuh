@@ -401,7 +401,7 @@ static MOEK_UNUSED moek_status moek_launch_quant_simt_(const void *args, moek_st
     enum { BLOCKS = 8192, BATCHED = 2048, FEWER = 64, MANY = 0x7fffffff - (1 << 20) };
     const moek_quant_args *const a = (const moek_quant_args *)args;
     moek_quant_params_ p;
-    const int few = a && a->few && (!max_kernel || a->static_scale), threads = few ? (int)K::MOST : THREADS;
+    const int few = a && a->max_blocks && (!max_kernel || a->static_scale), threads = few ? (int)K::MOST : THREADS;
     const int items = threads / K::LANES, parts = !a || a->rows > MOEK_QUANT_PARTIALS ? MOEK_QUANT_PARTIALS : a->rows;
     moek_status status = MOEK_OK;
     long long blocks, most;
@@ -422,7 +422,7 @@ static MOEK_UNUSED moek_status moek_launch_quant_simt_(const void *args, moek_st
     blocks = ((long long)p.expert_rows * p.groups + items - 1) / items;
     most = a->counts ? BATCHED / p.experts + 1 : a->rows > MANY ? FEWER : BLOCKS;
     if (blocks > most) blocks = most;
-    if (few && blocks > a->few) blocks = a->few;
+    if (few && blocks > a->max_blocks) blocks = a->max_blocks;
     grid = dim3((unsigned)blocks, p.experts < BATCHED ? p.experts : BATCHED);
     p.rows_more = (int)(blocks * items / p.groups); p.groups_more = (int)(blocks * items % p.groups);
     if (max_kernel && !a->static_scale)

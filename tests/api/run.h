@@ -310,7 +310,7 @@ static void test_quantize(void)
     QUANTIZE(a.source_div = -1, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.zeros = 4, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.zeros = -1, QUANT, 0, E_ARGUMENT);
-    QUANTIZE(a.few = -1, QUANT, 0, E_ARGUMENT);
+    QUANTIZE(a.max_blocks = -1, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.early = 3, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.x = fix.x + 1, QUANT, 0, E_ARGUMENT);
     QUANTIZE(a.q = fix.y + 8, QUANT, 80, E_ARGUMENT);

@@ -168,7 +168,7 @@ static void test_offsets(void)
     AT(weights, router_table_rows);
     AT(args, tokens); AT(args, x); AT(args, router_logits_stride); AT(plan, config); AT(plan, why);
     AT(plan, chosen);
-    AT(step, out); AT(step, routed); AT(kernel, name); AT(kernel, row); AT(quant_args, few);
+    AT(step, out); AT(step, routed); AT(kernel, name); AT(kernel, row); AT(quant_args, max_blocks);
     AT(prepare_finalize, max_rows); AT(experts, apply);
     SIZE(config); SIZE(weights); SIZE(args); SIZE(plan); SIZE(step); SIZE(kernel); SIZE(selection); SIZE(quant_args);
     SIZE(prepare_finalize); SIZE(experts);

@@ -50,7 +50,7 @@ static moek_status stub(int op, int m, const void *args)
         say("(%d%s%s,early%d)", a->block_m, a->zero ? ",zero" : "", a->slot_row ? ",slot_row" : "", a->early);
     } else if (op == MOEK_OP_QUANT) {
         const moek_quant_args *a = (const moek_quant_args *)args;
-        say("(few%d%s%s,early%d)", a->few, a->zero ? ",zero" : "", a->target ? ",target" : "", a->early);
+        say("(few%d%s%s,early%d)", a->max_blocks, a->zero ? ",zero" : "", a->target ? ",target" : "", a->early);
     } else if (op == MOEK_OP_UP || op == MOEK_OP_DOWN) {
         say("(");
         say_gemm((const moek_gemm_args *)args);

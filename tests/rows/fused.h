@@ -36,7 +36,7 @@ static void layer_left(const moek_layer_state *was, const moek_layer_state *is, 
     const int few = now.row->most_tokens > 0, turn = few && was->launches[0];
     int i, flags = 0, h = 0;
     for (i = few ? 0 : 2; i < MOEK_LAYER_FLAGS; i++) flags += is->flags[i] != 0;
-    for (i = 0; i < MOEK_FEW_H / 2; i++) h += is->h[few ? turn ^ 1 : i % 2][i] != 0;
+    for (i = 0; i < MOEK_DECODE_H / 2; i++) h += is->h[few ? turn ^ 1 : i % 2][i] != 0;
     CHECK(!flags && !h && (few ? (int)(is->launches[0] - was->launches[0]) : is->flags[0]) == blocks,
           "%s: %s: the state is left with %d flags, %d of h, count %d", now.row->name, now.what, flags, h,
           few ? (int)(is->launches[0] - was->launches[0]) : is->flags[0]);

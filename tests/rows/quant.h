@@ -140,7 +140,7 @@ static void quant_case(const quant_case_t *c)
     h.q = out((size_t)rows * moek_element_bytes(now.format->x, (size_t)c->cols));
     h.scale = out(quant_scale_bytes(c, &h, rows));
     if (c->options & Q_ZERO) h.zeros = 1 + c->cols % 700, h.zero = out_i32(h.zeros);
-    if (c->rows % 2) h.few = 1 + c->cols % 3;
+    if (c->rows % 2) h.max_blocks = 1 + c->cols % 3;
     d = h;
     MOVE(d.zero);
     MOVE(d.x), MOVE(d.row_weight), MOVE(d.static_scale), MOVE(d.target), MOVE(d.row_limit), MOVE(d.counts);

@@ -143,7 +143,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         const moek_kernel *const layer = plan->chosen.layer[i];
         const int few = layer->most_tokens;
         int most = few ? few : moek_tile_rows_(plan, layer);
-        while (few && most && !moek_few_wins_(plan, most)) most--;
+        while (few && most && !moek_decode_wins_(plan, most)) most--;
         if (most) moek_append_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", layer->name, most,
                                few ? "tokens" : "rows an expert");
     }

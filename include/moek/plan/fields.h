@@ -41,7 +41,7 @@
 #define MOEK_EACH_QUANT_ARGS_FIELD_(X) \
     X(rows) X(cols) X(source_div) X(dtype) X(x) X(row_weight) X(static_scale) X(ue8m0) X(scale_layout) \
     X(scale_stride) X(target) X(row_limit) X(counts) X(rows_per_expert) X(partial) X(q) X(scale) X(zero) \
-    X(zeros) X(early) X(few) X(x_stride) X(group_offset)
+    X(zeros) X(early) X(max_blocks) X(x_stride) X(group_offset)
 
 typedef struct moek_field_ { const char *of, *name; size_t offset; } moek_field_;            /* no name: its size */
 static const moek_field_ moek_fields_[] = {

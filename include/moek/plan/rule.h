@@ -105,19 +105,19 @@ static int moek_scales_known_(const moek_plan *plan)
 }
 
 /* Has a one-launch kernel of few tokens shared memory for so many? */
-static int moek_few_fits_(const moek_plan *plan, int tokens)
+static int moek_decode_fits_(const moek_plan *plan, int tokens)
 {
     const moek_config *c = &plan->config;
     const int blocks = plan->chosen.multiprocessors < MOEK_SPLITS ? plan->chosen.multiprocessors : MOEK_SPLITS;
-    return moek_few_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
+    return moek_decode_smem_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
                        moek_format_of(c->quant)->w_bits,
                        plan->weights.w_up_zero != NULL || moek_quantizes_(c->quant), blocks).fits;
 }
 /* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
-static int moek_few_wins_(const moek_plan *plan, int tokens)
+static int moek_decode_wins_(const moek_plan *plan, int tokens)
 {
     const moek_facts_ f = moek_facts_of_(plan, tokens);
-    return moek_few_fits_(plan, tokens) && (plan->chosen.layers_demanded || moek_rule_few_tokens_(&f));
+    return moek_decode_fits_(plan, tokens) && (plan->chosen.layers_demanded || moek_rule_few_tokens_(&f));
 }
 
 /* The kernel for all behind routing in one launch. */
@@ -129,10 +129,10 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
     if (!moek_scales_known_(plan)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->chosen.layer[MOEK_CHOICE_LAYER - measured];
-        if (!k->most_tokens || moek_few_fits_(plan, tokens)) return k;
+        if (!k->most_tokens || moek_decode_fits_(plan, tokens)) return k;
     }
     for (i = 0; i < plan->chosen.layers && plan->chosen.layer[i]->most_tokens; i++)
-        if (moek_few_wins_(plan, tokens)) return plan->chosen.layer[i];
+        if (moek_decode_wins_(plan, tokens)) return plan->chosen.layer[i];
     if (!plan->chosen.layers_demanded && !moek_rule_one_launch_(f)) return NULL;
     for (; i < plan->chosen.layers; i++) {
         const moek_kernel *const k = plan->chosen.layer[i];

@@ -155,7 +155,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
         else if (!how->self_sorts) q.row_limit = w.offsets + g.experts;
         q.early = moek_early_(plan, plan->chosen.quant);
-        q.few = how->h_sms;
+        q.max_blocks = how->h_sms;
         if ((status = plan->chosen.quant->launch(&q, stream)) != MOEK_OK) return status;
     }
 

@@ -28,7 +28,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
         a.zero = (int32_t *)step->experts_workspace;
         a.zeros = moek_pair_flags_(plan, how->tile);
     }
-    a.few = how->x_sms;
+    a.max_blocks = how->x_sms;
     if (!how->counts_ids && !how->self_sorts && moek_early_(plan, plan->chosen.quant) && step->routed &&
         moek_local_(plan))
         a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */

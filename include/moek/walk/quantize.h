@@ -54,7 +54,7 @@ moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek
     if (!f) return MOEK_E_NO_KERNEL;
     if (!args || args->rows < 0 || args->rows > MOEK_MAX_SLOTS_ || args->cols < 1 || args->cols > MOEK_MAX_COLUMNS_ ||
         args->source_div < 1 || !args->x || !args->q || args->zeros < 0 || (args->zeros && !args->zero) ||
-        args->few < 0 || args->early < 0 || args->early > 2 || !moek_quant_aligned_(quant, arch, args))
+        args->max_blocks < 0 || args->early < 0 || args->early > 2 || !moek_quant_aligned_(quant, arch, args))
         return MOEK_E_ARGUMENT;
     if (args->ue8m0 && !f->ue8m0) return MOEK_E_ARGUMENT;
     if (moek_arch_is_host_(arch) && args->static_scale && *args->static_scale < 0) return MOEK_E_ARGUMENT;
