@@ -4,8 +4,8 @@
  * args: what a GEMM is handed; MORE: with global scales or zero points.  W_SCALE_*, X_SCALE_*: of a scale of the
  * weights and of the activations, its bits, and how many rows and columns share one; 0: all, of columns of x also where
  * there is no scale.  GLOBAL_SCALE: there are global scales.  ZERO: there may be zero points.  W_CHECKED: a code of the
- * weights may be a NaN that bf16 does not show.  lift: what sums are multiplied by in the epilogue, where elements
- * became smaller.
+ * weights may be a NaN that bf16 does not show.  shift_factor: what sums are multiplied by in the epilogue, where
+ * elements became smaller by exponent_shift.
  *
  * For gemm/mixed.cuh: INNER, the type that x and w become, 0: T; W_SCALED: pairs of elements take a scale; W_SPLIT:
  * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them.
@@ -26,22 +26,22 @@
 #include "../templates/element/u4b8.cuh"
 
 /* Elements that became T are so many times too small. */
-MOEK_DEVICE float moek_lift_e4m3_(int dtype)
+MOEK_DEVICE float moek_shift_factor_e4m3_(int dtype)
 {
     return dtype == MOEK_DTYPE_FP16 ? 1.0f : 1.0f;
 }
 /* Elements that became T are so many times too small. */
-MOEK_DEVICE float moek_lift_e2m1_(int dtype)
+MOEK_DEVICE float moek_shift_factor_e2m1_(int dtype)
 {
     return dtype == MOEK_DTYPE_FP16 ? 128.0f : 4294967296.0f;
 }
 /* Elements that became T are so many times too small. */
-MOEK_DEVICE float moek_lift_s8_(int dtype)
+MOEK_DEVICE float moek_shift_factor_s8_(int dtype)
 {
     return dtype == MOEK_DTYPE_FP16 ? 1.0f : 4294967296.0f;
 }
 /* Elements that became T are so many times too small. */
-MOEK_DEVICE float moek_lift_u4b8_(int dtype)
+MOEK_DEVICE float moek_shift_factor_u4b8_(int dtype)
 {
     return dtype == MOEK_DTYPE_FP16 ? 1.0f : 4294967296.0f;
 }
@@ -106,7 +106,10 @@ struct moek_format_fp8t_ {
     {
         moek_mma_of_e4m3_<MI, NI>(sum, xs, ws);
     }
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e4m3_(to, codes, dtype);
@@ -152,7 +155,10 @@ struct moek_format_fp8c_ {
     {
         moek_mma_of_e4m3_<MI, NI>(sum, xs, ws);
     }
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e4m3_(to, codes, dtype);
@@ -195,7 +201,10 @@ struct moek_format_fp8b128_ {
     {
         moek_mma_of_e4m3_<MI, NI>(sum, xs, ws);
     }
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e4m3_(to, codes, dtype);
@@ -241,7 +250,10 @@ struct moek_format_mxfp8_ {
     {
         moek_mma_half_of_e4m3_<MI>(sum, fx, w);
     }
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e4m3_(to, codes, dtype);
@@ -273,7 +285,10 @@ struct moek_format_fp8t_a16_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_e4m3_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e4m3_(to, codes, dtype);
@@ -288,7 +303,7 @@ struct moek_format_fp8t_a16_ {
         (void)dtype;
         return ((const float *)of)[i];
     }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_e4m3_(dtype); }
 };
 
 struct moek_format_fp8c_a16_ {
@@ -303,7 +318,10 @@ struct moek_format_fp8c_a16_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_e4m3_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e4m3_(to, codes, dtype);
@@ -318,7 +336,7 @@ struct moek_format_fp8c_a16_ {
         (void)dtype;
         return ((const float *)of)[i];
     }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_e4m3_(dtype); }
 };
 
 struct moek_format_fp8b128_a16_ {
@@ -333,7 +351,10 @@ struct moek_format_fp8b128_a16_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_e4m3_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e4m3_(to, codes, dtype);
@@ -343,7 +364,7 @@ struct moek_format_fp8b128_a16_ {
     MOEK_DEVICE uint32_t w_factor(float s, int dtype) { (void)s; (void)dtype; return 0; }
     MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
     MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_e4m3_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_e4m3_(dtype); }
 };
 
 struct moek_format_mxfp4_a16_ {
@@ -358,7 +379,10 @@ struct moek_format_mxfp4_a16_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e2m1_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_e2m1_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e2m1_(to, codes, scale, dtype);
@@ -367,7 +391,7 @@ struct moek_format_mxfp4_a16_ {
     MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
     MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
     MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_e2m1_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_e2m1_(dtype); }
     MOEK_DEVICE void scales(uint32_t to[2], uint32_t from, int dtype)
     {
         moek_scales_e8m0_e2m1_(to, from, dtype);
@@ -392,7 +416,10 @@ struct moek_format_mxfp4_a8_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 4294967296.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 4294967296.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e2m1_(to, codes, scale, dtype);
@@ -409,7 +436,7 @@ struct moek_format_mxfp4_a8_ {
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_e8m0_e2m1_ folded;
-    MOEK_DEVICE float lift(int) { return 1.0f; }
+    MOEK_DEVICE float shift_factor(int) { return 1.0f; }
     MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_e8m0_e2m1_(to, scales); }
     enum { lowest = moek_lowest_e8m0_e2m1_ };
     MOEK_DEVICE int rescale_up(folded *to, const uint32_t scales[2], uint32_t *top, float rescale[2])
@@ -435,7 +462,10 @@ struct moek_format_nvfp4_a16_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_e2m1_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_e2m1_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e2m1_(to, codes, scale, dtype);
@@ -444,7 +474,7 @@ struct moek_format_nvfp4_a16_ {
     MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
     MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
     MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e4m3_((uint8_t)raw); }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_e2m1_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_e2m1_(dtype); }
     MOEK_DEVICE void scales(uint32_t to[2], uint32_t from, int dtype)
     {
         moek_scales_e4m3_e2m1_(to, from, dtype);
@@ -470,7 +500,10 @@ struct moek_format_nvfp4_a4_ {
     };
     typedef uint32_t x_codes;
     typedef float sum_t;
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 16384.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 16384.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e2m1_(to, codes, scale, dtype);
@@ -500,7 +533,10 @@ struct moek_format_int4_a16_b32_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_u4b8_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_u4b8_(to, codes, scale, zero, dtype);
@@ -509,7 +545,7 @@ struct moek_format_int4_a16_b32_ {
     MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
     MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
     MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_u4b8_(dtype); }
     MOEK_DEVICE void fragment(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, uint32_t zeros,
                               int zero, int dtype)
     {
@@ -529,7 +565,10 @@ struct moek_format_int4_a16_b64_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_u4b8_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_u4b8_(to, codes, scale, zero, dtype);
@@ -538,7 +577,7 @@ struct moek_format_int4_a16_b64_ {
     MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
     MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
     MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_u4b8_(dtype); }
     MOEK_DEVICE void fragment(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, uint32_t zeros,
                               int zero, int dtype)
     {
@@ -558,7 +597,10 @@ struct moek_format_int4_a16_b128_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_u4b8_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_u4b8_(to, codes, scale, zero, dtype);
@@ -567,7 +609,7 @@ struct moek_format_int4_a16_b128_ {
     MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
     MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
     MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_u4b8_(dtype); }
     MOEK_DEVICE void fragment(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, uint32_t zeros,
                               int zero, int dtype)
     {
@@ -587,7 +629,10 @@ struct moek_format_int4_a16_b0_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_u4b8_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_u4b8_(to, codes, scale, zero, dtype);
@@ -601,7 +646,7 @@ struct moek_format_int4_a16_b0_ {
         (void)dtype;
         return moek_from_t_(((const uint16_t *)of)[i], dtype);
     }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_u4b8_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_u4b8_(dtype); }
     MOEK_DEVICE void fragment(uint32_t to[4][4], const moek_words_ *codes, const uint32_t *scales, uint32_t zeros,
                               int zero, int dtype)
     {
@@ -624,7 +669,10 @@ struct moek_format_int4_a8_ {
     typedef float x_top;
     MOEK_DEVICE float x_largest(void) { return 448.0f; }
     MOEK_DEVICE x_codes to_x_codes(const float x[8]) { return moek_to_e4m3x8_(x); }
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_u4b8_(to, codes, scale, zero, dtype);
@@ -641,7 +689,7 @@ struct moek_format_int4_a8_ {
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_f32_u4b8_ folded;
-    MOEK_DEVICE float lift(int) { return 256.0f; }
+    MOEK_DEVICE float shift_factor(int) { return 256.0f; }
     MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_f32_u4b8_(to, scales); }
     MOEK_DEVICE void fragment_e4m3(uint32_t to[2][4], const moek_words_ *codes, const folded *by, int half)
     {
@@ -672,7 +720,10 @@ struct moek_format_int8_a8_ {
     }
     MOEK_DEVICE void carry(int32_t sum[4], int32_t *high) { moek_carry_s8_(sum, high); }
     MOEK_DEVICE void total(float to[4], const int32_t sum[4], int32_t high) { moek_total_s8_(to, sum, high); }
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 1.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_s8_(to, codes, dtype);
@@ -708,7 +759,10 @@ struct moek_format_int8_a16_ {
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
-    MOEK_DEVICE float mixed_lift(int dtype) { return moek_lift_s8_(dtype); }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        return moek_shift_factor_s8_(dtype);
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_s8_(to, codes, dtype);
@@ -723,7 +777,7 @@ struct moek_format_int8_a16_ {
         (void)dtype;
         return ((const float *)of)[i];
     }
-    MOEK_DEVICE float lift(int dtype) { return moek_lift_s8_(dtype); }
+    MOEK_DEVICE float shift_factor(int dtype) { return moek_shift_factor_s8_(dtype); }
 };
 
 struct moek_format_nvfp4_a8_ {
@@ -741,7 +795,10 @@ struct moek_format_nvfp4_a8_ {
     typedef float x_top;
     MOEK_DEVICE float x_largest(void) { return 448.0f; }
     MOEK_DEVICE x_codes to_x_codes(const float x[8]) { return moek_to_e4m3x8_(x); }
-    MOEK_DEVICE float mixed_lift(int dtype) { (void)dtype; return 128.0f; }
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 128.0f;
+    }
     MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
     {
         moek_pairs_e2m1_(to, codes, scale, dtype);
@@ -758,7 +815,7 @@ struct moek_format_nvfp4_a8_ {
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     typedef moek_folded_e4m3_e2m1_ folded;
-    MOEK_DEVICE float lift(int) { return 0.03125f; }
+    MOEK_DEVICE float shift_factor(int) { return 0.03125f; }
     MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_e4m3_e2m1_(to, scales); }
     MOEK_DEVICE void fragment_e4m3(uint32_t to[2][4], const moek_words_ *codes, const folded *by, int half)
     {

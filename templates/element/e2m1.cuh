@@ -6,8 +6,8 @@
 /* A scale, twice, as moek_pairs_e2m1_ takes it.  s up to 2^33 in bf16; from 2^-31 to 2^8 in fp16. */
 MOEK_DEVICE uint32_t moek_scale_e2m1_(float s, int dtype)
 {
-    const float lifted = s * (dtype == MOEK_DTYPE_FP16 ? 128.0f : 1.98070406e28f /* 2^94 */);
-    return moek_to_t2_(lifted, lifted, dtype);
+    const float shift_factor = s * (dtype == MOEK_DTYPE_FP16 ? 128.0f : 1.98070406e28f /* 2^94 */);
+    return moek_to_t2_(shift_factor, shift_factor, dtype);
 }
 /* 8 e2m1 -> 4 pairs (k, k + 4) of T, times the scale and 2^-32 (fp16: 2^-7). */
 MOEK_DEVICE void moek_pairs_e2m1_(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
@@ -106,7 +106,7 @@ MOEK_DEVICE void moek_scales_e8m0_e2m1_(uint32_t to[2], uint32_t from, int dtype
 }
 MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2], uint32_t from, int dtype)
 {
-    const uint32_t lift = dtype == MOEK_DTYPE_FP16 ? 0x58005800 /* 2^7 */ : 0x6e806e80 /* 2^94 */;
+    const uint32_t power = dtype == MOEK_DTYPE_FP16 ? 0x58005800 /* 2^7 */ : 0x6e806e80 /* 2^94 */;
     int i;
     moek_fp16_of_e4m3_(to, from);
     #pragma unroll
@@ -116,7 +116,7 @@ MOEK_DEVICE void moek_scales_e4m3_e2m1_(uint32_t to[2], uint32_t from, int dtype
             moek_from_t2_(s, to[i], MOEK_DTYPE_FP16);
             to[i] = moek_to_t2_(s[0], s[1], dtype);
         }
-        to[i] = moek_fma_t2_(to[i], lift, 0x80008000, dtype);
+        to[i] = moek_fma_t2_(to[i], power, 0x80008000, dtype);
     }
 }
 

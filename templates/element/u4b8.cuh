@@ -6,8 +6,8 @@
 /* A scale and a zero point, twice, as moek_pairs_u4b8_ takes them. */
 MOEK_DEVICE uint32_t moek_scale_u4b8_(float s, int dtype)
 {
-    const float lifted = dtype == MOEK_DTYPE_FP16 ? s : s * 1.58456325e29f /* 2^97 */;
-    return moek_to_t2_(lifted, lifted, dtype);
+    const float shift_factor = dtype == MOEK_DTYPE_FP16 ? s : s * 1.58456325e29f /* 2^97 */;
+    return moek_to_t2_(shift_factor, shift_factor, dtype);
 }
 MOEK_DEVICE uint32_t moek_zero_u4b8_(uint32_t zero, int dtype)
 {

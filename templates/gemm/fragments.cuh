@@ -25,8 +25,8 @@
  *   column.
  * - a is T, scales of w are not for 128 x 128: conversion runs beside the tensor cores.  Registers for the next 64 of k
  *   are made while the 64 before are read.  From 32 rows on, registers for a stage's first 64 of k are made in the
- *   stage before, so that no stage begins with conversion.  Elements, of 4 bits times their scales, are w * 2^-lift
- *   (templates/element/), so that they fit in T.  The epilogue multiplies by 2^lift.
+ *   stage before, so that no stage begins with conversion.  Elements, of 4 bits times their scales, are w * 2^-shift
+ *   (templates/element/), so that they fit in T.  The epilogue multiplies by 2^shift.
  * - BY_BLOCK, a is T and scales of w are for 128 x 128: the tensor cores sum 128 of k and up to 32 rows of a at a time.
  *   These sums are multiplied by the scales of w and added in f32.  Conversion of one warpgroup runs beside the tensor
  *   cores, which another one keeps busy.  Tall tiles have but two: each has two sets of such sums, and adds one while
@@ -565,8 +565,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4;
         const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->gate_up.swapped : 0;
         const int j = tile->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);   /* of the warp's row 0 */
-        const float lifted = Format::lift(dtype);      /* sums are too small by it */
-        float scale[2] = { lifted, lifted }, bias[2] = {0, 0};
+        const float shift_factor = Format::shift_factor(dtype);      /* sums are too small by it */
+        float scale[2] = { shift_factor, shift_factor }, bias[2] = {0, 0};
         int i;
         if (j >= n) return;
         #pragma unroll

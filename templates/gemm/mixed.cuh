@@ -26,8 +26,8 @@
  *   X_FOLDED, of 16 of k: times the element
  *   X_PROMOTED, of 128 of k: times the sums of 128 of k, with scales of w
  *   of a row: where such sums are multiplied anyway, there, since both may be extreme (X_EARLY); else in the epilogue
- * Elements may come as w * 2^-lift (templates/element/), so that bits of theirs are a subnormal T: the epilogue
- * multiplies by 2^lift.
+ * Elements may come as w * 2^-shift (templates/element/), so that bits of theirs are a subnormal T: the epilogue
+ * multiplies by 2^shift.
  */
 #ifndef MOEK_GEMM_MIXED_CUH
 #define MOEK_GEMM_MIXED_CUH

@@ -32,35 +32,35 @@ template <int SLICES, int TILE> MOEK_DEVICE float moek_sum_of_slices_(const floa
     for (i = 1; i < SLICES; i++) sum += sums[i * TILE];
     return sum;
 }
-/* What sums of row `w_row` of w of expert e, of half i, are multiplied by, times lift. */
+/* What sums of row `w_row` of w of expert e, of half i, are multiplied by, times shift_factor. */
 template <class Format>
-MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float lift, int i, size_t w_row, int e, int dtype)
+MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float shift_factor, int i, size_t w_row, int e, int dtype)
 {
     if constexpr (Format::X_TENSOR) {
         return ((const float *)a->a_scale)[0] * Format::w_scale(a->gate_up.scale[i], e, dtype);
     } else if constexpr (Format::W_SCALE_COLUMNS == 0) {
-        return lift * Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
+        return shift_factor * Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
     } else if constexpr (Format::GLOBAL_SCALE) {
         const moek_gemm_more_args *const more = (const moek_gemm_more_args *)a;
         if constexpr (Format::X_GLOBAL_SCALE)
-            return lift * more->global[i][e * more->globals] * more->a_global_scale[0];
+            return shift_factor * more->global[i][e * more->globals] * more->a_global_scale[0];
         else
-            return lift * more->global[i][e * more->globals];
+            return shift_factor * more->global[i][e * more->globals];
     } else {
-        return lift;
+        return shift_factor;
     }
 }
 
-/* LIFTED: elements became T, and may be too small. */
-template <int LIFTED, class Format> MOEK_DEVICE float moek_lift_of_sums_(int dtype)
+/* SHIFTED: elements became T, and may be too small. */
+template <int SHIFTED, class Format> MOEK_DEVICE float moek_shift_factor_of_sums_(int dtype)
 {
-    if constexpr (LIFTED) return Format::mixed_lift(dtype);
+    if constexpr (SHIFTED) return Format::mixed_shift_factor(dtype);
     else return 1;
 }
 
 /* Scale, bias, activation, and out.  A thread keeps a pair of columns and goes down the rows.  tile: M rows of R sums
  * and PITCH - R more; SLICES of them are added, in order.  row: [M + R], of a, then of w.  act, gated: constants. */
-template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, int LIFTED, class Format>
+template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, int SHIFTED, class Format>
 MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0,
                                   int end, int j0, int n, int act, int gated)
 {
@@ -70,9 +70,9 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
     };
     const int dtype = Format::DTYPE > 0 ? (int)Format::DTYPE : a->dtype;
     const int pairs = gated ? R / 4 : R / 2, c = (int)threadIdx.x % pairs * 2;
-    const float lift = moek_lift_of_sums_<LIFTED, Format>(a->dtype);
-    float scale[2] = { lift, lift }, bias[2] = {0, 0};
-    float up_scale[2] = { lift, lift }, up_bias[2] = {0, 0};
+    const float shift_factor = moek_shift_factor_of_sums_<SHIFTED, Format>(a->dtype);
+    float scale[2] = { shift_factor, shift_factor }, bias[2] = {0, 0};
+    float up_scale[2] = { shift_factor, shift_factor }, up_bias[2] = {0, 0};
     const moek_gate_up *const h = &a->gate_up;
     int r, i;
     if (j0 + c >= n) return;
@@ -80,10 +80,10 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
     for (i = 0; i < 2; i++) {
         const size_t w_row = (size_t)e * h->rows + row[M + c + i];     /* gate and up: the same row, each of its half */
         if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[w_row], dtype);
-        if constexpr (SCALES) scale[i] = moek_factor_of_<Format>(a, lift, 0, w_row, e, dtype);
+        if constexpr (SCALES) scale[i] = moek_factor_of_<Format>(a, shift_factor, 0, w_row, e, dtype);
         if (UP && gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[w_row], dtype);
         if constexpr (UP && SCALES)
-            if (gated || Format::X_TENSOR) up_scale[i] = moek_factor_of_<Format>(a, lift, 1, w_row, e, dtype);
+            if (gated || Format::X_TENSOR) up_scale[i] = moek_factor_of_<Format>(a, shift_factor, 1, w_row, e, dtype);
     }
     #pragma unroll (UP ? 1 : 4)
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
@@ -104,7 +104,7 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
 }
 
 /* moek_finish_mma_ with the run's activation; of down, without one. */
-template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, int LIFTED, class Format>
+template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, int SHIFTED, class Format>
 MOEK_DEVICE void moek_finish_tile_(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0,
                                    int end, int j0, int n)
 {
@@ -112,14 +112,14 @@ MOEK_DEVICE void moek_finish_tile_(const moek_gemm_args *a, const float *tile, c
         switch (a->act) {                              /* a loop each: a branch in it would cost more */
 #define MOEK_FINISH_(NAME, name, number, gated) \
         case number: \
-            moek_finish_mma_<UP, M, R, PITCH, SLICES, THREADS, LIFTED, Format>(a, tile, row, e, row0, end, j0, n, \
+            moek_finish_mma_<UP, M, R, PITCH, SLICES, THREADS, SHIFTED, Format>(a, tile, row, e, row0, end, j0, n, \
                                                                                number, gated); \
             break;
         MOEK_EACH_ACT(MOEK_FINISH_)
 #undef MOEK_FINISH_
         }
     else
-        moek_finish_mma_<UP, M, R, PITCH, SLICES, THREADS, LIFTED, Format>(a, tile, row, e, row0, end, j0, n, 0, 0);
+        moek_finish_mma_<UP, M, R, PITCH, SLICES, THREADS, SHIFTED, Format>(a, tile, row, e, row0, end, j0, n, 0, 0);
 }
 
 /* Blocks of a launch with tiles of so many columns; 0: there is nothing to do, -1: too many. */

@@ -23,8 +23,8 @@
  * - An item is 16 rows of w by 128 of k: two times 512 bytes of codes.  Where k ends with 64, the last item has these
  *   twice; the second ones meet zeros of x or h.
  * - mma's columns are tokens.  x and h lie in shared memory as mma wants them: of 64 of k, a lane's 16 side by side.
- * - a is T: elements times scales are w * 2^-lift (templates/element/), so that they fit in T; sums are multiplied by
- *   2^lift.
+ * - a is T: elements times scales are w * 2^-shift (templates/element/), so that they fit in T; sums are multiplied by
+ *   2^shift.
  * - E4M3, a is e4m3: each block quantizes x and h for itself.  Codes of both sides are multiplied as fp16, which holds
  *   e4m3 exactly.  The sum of an item is multiplied by the scales of both sides (factors: those of x, then of h).
  *   BLOCKED: scales of x and h are for 128 columns.  Else a row has one: T lies in shared memory first, and becomes
@@ -435,13 +435,13 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
     MOEK_DEVICE void weigh(float sum[4], float c[4][4], const params *p, const block *b, int d)
     {
         const int pair = 8 * d + threadIdx.x % 4 * 2;
-        float lifted = Format::lift(MOEK_DTYPE_BF16);
+        float shift_factor = Format::shift_factor(MOEK_DTYPE_BF16);
         int i;
-        if constexpr (Format::GLOBAL_SCALE) lifted *= moek_global_scale_of_(&p->down, 0, b->list[d]);
+        if constexpr (Format::GLOBAL_SCALE) shift_factor *= moek_global_scale_of_(&p->down, 0, b->list[d]);
         #pragma unroll
         for (i = 0; i < 4; i++) {
             const float of = take(c, i);
-            if (b->slot_of[pair + i % 2] >= 0) sum[i] += b->weight_of[pair + i % 2] * (lifted * of);
+            if (b->slot_of[pair + i % 2] >= 0) sum[i] += b->weight_of[pair + i % 2] * (shift_factor * of);
         }
     }
     /* All items of a warp in up or down: sums to pages.  place: in the ring. */
@@ -532,7 +532,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             #pragma unroll
             for (j = 0; j < 2; j++) {
                 const int e = b->list[d];
-                y[j] *= Format::lift(MOEK_DTYPE_BF16);
+                y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
                 if (j && !gated) break;
                 if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
                 if (a->bias)

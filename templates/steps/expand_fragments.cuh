@@ -162,7 +162,7 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
             const uint32_t largest[2] = { most, most };
             moek_fold_scale_onto_e4m3_e2m1_(&folded, largest, most);
             for (j = 0; j < 2; j++)
-                a.to_scale[e * a.w_rows + row[j]] = folded.by[j] * Format::lift(0) *
+                a.to_scale[e * a.w_rows + row[j]] = folded.by[j] * Format::shift_factor(0) *
                                                     a.w_global_scale[e * (1 + gated) + (gated ? j : 0)];
         }
     }
