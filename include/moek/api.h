@@ -309,10 +309,10 @@ MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *conf
  * all on an error.
  * text [size], or NULL: written: why this format, and what becomes of the others; on an error, why each refuses.
  * OK; E_ARGUMENT; E_VERSION; else what moek_plan_init says of the format that was asked for, since none serves.      */
-moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size_t config_size, int version);
-MOEK_INLINE_ moek_status moek_choose_pair(moek_config *config, char *text, size_t size)
+moek_status moek_choose_format_(moek_config *config, char *text, size_t size, size_t config_size, int version);
+MOEK_INLINE_ moek_status moek_choose_format(moek_config *config, char *text, size_t size)
 {
-    return moek_choose_pair_(config, text, size, sizeof(moek_config), MOEK_VERSION);
+    return moek_choose_format_(config, text, size, sizeof(moek_config), MOEK_VERSION);
 }
 
 /* Hand over the weights (the struct is copied, the arrays are not).  Checks that what the format needs is there and

@@ -64,7 +64,7 @@ const moek_format *moek_format_of(int quant);         /* NULL: there is none of 
  * then differ in x alone, and arrays that are bound for one serve the other: mxfp4_a16 and mxfp4_a8.  (Tiled
  * weights in fragments are repacked for one format, and serve that one alone.)  Scales of another type are other
  * weights: int4_a16 has scales in T, int4_a8 in f32.  1 for a format and itself; 0 if a number is no format's.
- *  moek_choose_pair (moek.h) takes the one that serves best here.                                          */
+ *  moek_choose_format (moek.h) takes the one that serves best here.                                          */
 int moek_same_weights(int a, int b);
 moek_scale_shape moek_weight_scale(const moek_format *f, int block);                  /* w_scale, with config.block   */
 size_t moek_element_bytes(int element, size_t columns);                               /* of a row, without padding    */

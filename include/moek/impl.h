@@ -16,7 +16,7 @@
 #include "plan/rule.h"
 #include "plan/workspace.h"
 #include "plan/plan.h"
-#include "plan/pair.h"
+#include "plan/choose.h"
 #include "plan/alignment.h"
 #include "plan/bind.h"
 #include "plan/describe.h"

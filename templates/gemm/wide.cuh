@@ -61,7 +61,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         CHANNELS = BY_ROW ? N : 0,                     /* scales of rows of w that a tile brings */
         GROUP = 16, GROUP_MANY = 32,                   /* row blocks that share weights at a time; where one expert's */
         MANY = 12,                                     /* mean row blocks of an expert from which on they are */
-        PAIRS_FROM = 2,                                /* from which on blocks go in pairs */
+        CLUSTERS_FROM = 2,                             /* from which on blocks go in pairs */
         PITCH = 144,                                   /* bytes of 64 columns on their way out: no bank twice */
         PAGE_ROWS = TAIL > 0 ? 8 : 16,                 /* of a page, where a warp's rows change places */
         PAGE = PAGE_ROWS * PITCH,
@@ -96,7 +96,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- scheduler ----------------------------------------------------------------------------------------------- */
 
-    /* By a warp: finds a tile by its number.  Tiles from number `whole` on are cut in two.  pairs: a cluster of two
+    /* By a warp: finds a tile by its number.  Tiles from number `whole` on are cut in two.  clustered: a cluster of two
      * blocks shares a tile number, and each block takes one of its two tiles.  If a row block has an odd number of
      * tiles, the two are of two row blocks, maybe of two experts; with an odd number of row blocks the last pair has an
      * empty tile.
@@ -104,13 +104,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * block that counts ids itself alone (first), for these need the kernel before.  down: out_row[] and scales of w
      * are still being copied (cp.async) when this returns.
      * No divisions: the first tile, and short tiles, wait for this. */
-    MOEK_DEVICE void find_tile(const params *p, moek_schedule_ s, int number_of_tile, int whole, int columns, int pairs,
-                               tile *tile_found, uint64_t *head_full, int first)
+    MOEK_DEVICE void find_tile(const params *p, moek_schedule_ s, int number_of_tile, int whole, int columns,
+                               int clustered, tile *tile_found, uint64_t *head_full, int first)
     {
         const moek_gemm_args *const a = &p->a;
         const int narrow = number_of_tile >= whole, second = narrow && (number_of_tile - whole) % 2;
-        const int tiles = (a->n + columns - 1) >> column_bits(a), even = a->split_flags ? pairs & ~tiles : 0;
-        const int odd = pairs - even;
+        const int tiles = (a->n + columns - 1) >> column_bits(a), even = a->split_flags ? clustered & ~tiles : 0;
+        const int odd = clustered - even;
         const int all = s.block[a->experts], units = (all + odd) >> odd;
         const int number = narrow ? whole + (number_of_tile - whole) / 2 : number_of_tile;
         const int unit = (int)moek_fastdiv_(number << even, p->over_tiles), lane = threadIdx.x % 32;
@@ -186,7 +186,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         tile *list;                                    /* [TILES] */
         float *scales;                                 /* [STAGES]: of rows of a; of 64s of rows of w */
         moek_schedule_ s;
-        int lane, n, steps, row_bytes, tiles, pairs;   /* steps: stages of a tile; tiles: of a row block */
+        int lane, n, steps, row_bytes, tiles, clustered;   /* steps: stages of a tile; tiles: of a row block */
         int ask;                                       /* producers: with this step of a tile the next is asked for */
         int gated, columns, cut;                       /* columns: of a tile; cut: may tiles be? */
     };
@@ -219,7 +219,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* By one thread: a stage's bytes are expected, and its weights are on the way, a copy for each half.  Gated, a half
      * is 64 of gate and 64 of up, as they lie in memory. */
     MOEK_DEVICE void weights(const params *p, unsigned char *stage, uint64_t *full, const bring *loads, int step,
-                             int gated, int pairs)
+                             int gated, int clustered)
     {
         unsigned char *const smem_w = stage + A;
         const int tiled = p->a.tiled, e = tiled ? loads->e + step : loads->e;
@@ -233,7 +233,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_tma_once_(smem_w, &p->w, full, moek_evict_first_(), k, loads->group, 0, e);
             if (!loads->narrow) moek_tma_once_(smem_w + HALF_BYTES, &p->w, full, moek_evict_first_(), k, next, 0, e);
         } else {
-            const CUtensorMap *const w = pairs ? &p->w : &p->alone;
+            const CUtensorMap *const w = clustered ? &p->w : &p->alone;
             moek_tma_shared_(smem_w, w, full, k, loads->group, e);
             if (!loads->narrow) moek_tma_shared_(smem_w + HALF_BYTES, w, full, k, next, e);
         }
@@ -255,7 +255,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void produce(const params *p, const block *b)
     {
         const moek_gemm_args *const a = &p->a;
-        const int t = threadIdx.x, steps = b->steps, pairs = b->pairs, ask = b->ask;
+        const int t = threadIdx.x, steps = b->steps, clustered = b->clustered, ask = b->ask;
         const int gated = b->gated;
         const int lane = b->lane, n = b->n, copies = !BLOCKED || t < 32, fetches = BLOCKED && (a->a_order || t >= 32);
         int slot = 0, phase = 1, step, q = 0, turn = 0, i;
@@ -269,7 +269,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 begun = b->list->e >= 0;
                 if (begun && moek_elect_()) {
                     const bring loads = make_bring(a, b->list, steps, gated, once);
-                    weights(p, b->ring, b->full, &loads, 0, gated, pairs);
+                    weights(p, b->ring, b->full, &loads, 0, gated, clustered);
                 }
             }
             moek_grid_wait_();
@@ -281,7 +281,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 const bring loads = make_bring(a, b->list, steps, gated, once);
                 #pragma unroll 1
                 for (i = 0; i < begun; i++) {
-                    weights(p, b->ring + i * STAGE, b->full + i, &loads, i, gated, pairs);
+                    weights(p, b->ring + i * STAGE, b->full + i, &loads, i, gated, clustered);
                     if (loads.both && !loads.narrow && i == ask) moek_mbar_arrive_(b->prefetch_ok);
                 }
             }
@@ -328,7 +328,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 unsigned char *const stage = b->ring + slot * STAGE;
                 if (fetches || free) moek_mbar_wait_(b->empty + slot, phase);
                 if (free && moek_elect_()) {
-                    weights(p, stage, b->full + slot, &loads, step, gated, pairs);
+                    weights(p, stage, b->full + slot, &loads, step, gated, clustered);
                     if (step == asks) moek_mbar_arrive_(b->prefetch_ok + place);
                     rows(p, stage, b->full + slot, &loads, step);
                 }
@@ -395,16 +395,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     {
         const moek_gemm_args *const a = &p->a;
         const moek_schedule_ s = b->s;
-        const int lane = b->lane, steps = b->steps, pairs = b->pairs, tiles = b->tiles;
+        const int lane = b->lane, steps = b->steps, clustered = b->clustered, tiles = b->tiles;
         const int columns = b->columns, cut = b->cut;
         int q = 0, turn = 0;
         const int ahead = steps >= 8 ? 1 : steps >= 4 ? 2 : 3;
         const int blocks = s.block[moek_opaque_int_(a->experts)];    /* read again, so that consumers do not keep it */
-        const int workers = gridDim.x >> pairs, me = blockIdx.x >> pairs;
+        const int workers = gridDim.x >> clustered, me = blockIdx.x >> clustered;
         /* With few blocks of rows, each wave of tiles begins one block further on: else a block could get the same
          * rows, few or many, each time.  With many that evens out, and would cost up to 10 % where tiles are short. */
-        const int shift = blocks <= GROUP && !pairs;
-        const int even = a->split_flags ? pairs & ~tiles : 0, odd = pairs - even;
+        const int shift = blocks <= GROUP && !clustered;
+        const int even = a->split_flags ? clustered & ~tiles : 0, odd = clustered - even;
         int all = ((blocks + odd) >> odd) * (tiles >> even), wave, tile;
         /* A last wave that would leave half of the blocks without a tile: tiles of half the columns, for twice as
          * many. */
@@ -417,7 +417,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 tile = wave * workers + (me + wave * shift) % workers;
             } else if (!wave) {
                 tile = me;
-            } else if (pairs && blockIdx.x % 2) {
+            } else if (clustered && blockIdx.x % 2) {
                 /* What the other block says, which is less than PEERS tiles ahead: its stages are read by both. */
                 const int slot = wave % PEERS;
                 if (lane == 0) moek_mbar_arrive_expect_(b->peer_full + slot, 4);
@@ -429,12 +429,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 if (before >= 0) moek_mbar_wait_(b->prefetch_ok + before % TILES, before / TILES % 2);
                 if (lane == 0) {
                     tile = workers + atomicAdd(a->split_flags, 1);
-                    if (pairs) moek_st_async_peer_(b->number + wave % PEERS, tile, b->peer_full + wave % PEERS);
+                    if (clustered) moek_st_async_peer_(b->number + wave % PEERS, tile, b->peer_full + wave % PEERS);
                 }
                 tile = __shfl_sync(0xffffffff, tile, 0);
             }
             if (tile < all) {
-                find_tile(p, s, tile, whole, columns, pairs, b->list + q, b->head_full + q, UP && !wave && a->ids);
+                find_tile(p, s, tile, whole, columns, clustered, b->list + q, b->head_full + q, UP && !wave && a->ids);
             } else {
                 if (lane == 0) b->list[q].e = -1;
                 moek_mbar_arrive_warp_(b->head_full + q);
@@ -785,7 +785,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 }
             }
             moek_wgmma_wait_(0);
-            if (half + 1 == halves) moek_mbar_arrive_pair_(empty, b->pairs);
+            if (half + 1 == halves) moek_mbar_arrive_cluster_(empty, b->clustered);
             #pragma unroll
             for (i = 0; i < SUM_N / 2; i += 4) {
                 float *const out = sum + half * (SUM_N / 2) + i;
@@ -841,12 +841,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (u != slot || step == steps) continue; \
             stage; \
             moek_wgmma_wait_(1); \
-            if (step > 0) moek_mbar_arrive_pair_(empty_at + 8 * ((u + STAGES - 1) % STAGES), pairs); \
+            if (step > 0) moek_mbar_arrive_cluster_(empty_at + 8 * ((u + STAGES - 1) % STAGES), clustered); \
             moek_next_(slot, phase, STAGES); \
             step++; \
         } \
     moek_wgmma_wait_(0); \
-    if (holds) moek_mbar_arrive_pair_(empty_at + 8 * ((slot ? slot : STAGES) - 1), pairs);
+    if (holds) moek_mbar_arrive_cluster_(empty_at + 8 * ((slot ? slot : STAGES) - 1), clustered);
 /* INTEGER: the same with carries.  Long k has a loop of its own: else each wgmma would be waited for. */
 #define MOEK_WIDE_LONG_(wide) \
     _Pragma("unroll 1") \
@@ -857,7 +857,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             for (i = 0; i < (wide) / 8; i++) Format::carry(exact + 4 * i, high + i); \
         stage_exact<wide>(exact, xs, ws, b->full + slot, phase); \
         moek_wgmma_wait_(0); \
-        moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs); \
+        moek_mbar_arrive_cluster_(empty_at + 8 * slot, clustered); \
         moek_next_(slot, phase, STAGES); \
     }
     /* Consumer: a warpgroup multiplies 64 rows of a tile; of a tile that has no more than 64, one half of the columns.
@@ -865,12 +865,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void consume(const params *p, const block *b, unsigned char *page)
     {
         const moek_gemm_args *const a = &p->a;
-        const int t = threadIdx.x, lane = b->lane, n = b->n, steps = b->steps, pairs = b->pairs;
+        const int t = threadIdx.x, lane = b->lane, n = b->n, steps = b->steps, clustered = b->clustered;
         const int gated = b->gated, columns = b->columns, cut = b->cut;
         int q = 0, turn = 0, i;
         const int warpgroup = t / 128 - 1, warp = t % 128 / 32;
         const int dtype = BYTES ? a->dtype : DTYPE;
-        const uint32_t empty_at = moek_pair_address_(b->empty, pairs);
+        const uint32_t empty_at = moek_cluster_address_(b->empty, clustered);
         int slot = 0, phase = 0;
         moek_registers_more_(224);
         moek_grid_wait_();
@@ -894,7 +894,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (rows <= 0 || (rows <= 64 && (narrow || !cut) && warpgroup)) {       /* nothing for this warpgroup */
                 for (step = 0; step < steps; step++) {
                     moek_mbar_wait_(b->full + slot, phase);
-                    moek_mbar_arrive_pair_(empty_at + 8 * slot, pairs);
+                    moek_mbar_arrive_cluster_(empty_at + 8 * slot, clustered);
                     moek_next_(slot, phase, STAGES);
                 }
                 moek_mbar_arrive_warp_(b->done + q);
@@ -1064,19 +1064,19 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         /* No tails where blocks go in pairs: a tile that takes longer would hold up two; nor where a row must have
          * the bits of a full tile, whose activations share reciprocals.  Ends with a barrier. */
         b.s = moek_schedule_tails_(b.scales + STAGES * SCALES, UP && a->ids ? tally : a->counts, a->experts, M,
-                                   TAIL > 0 && !a->invariant ? TAIL : 0, TAIL > 0 ? PAIRS_FROM * a->experts : 0);
+                                   TAIL > 0 && !a->invariant ? TAIL : 0, TAIL > 0 ? CLUSTERS_FROM * a->experts : 0);
         if constexpr (UP && TAIL > 0)
             /* (Found anew, the blocks spill.) */
-            b.pairs = moek_opaque_int_(b.s.block[a->experts] >= PAIRS_FROM * a->experts);
-        else b.pairs = b.s.block[a->experts] >= PAIRS_FROM * a->experts;
+            b.clustered = moek_opaque_int_(b.s.block[a->experts] >= CLUSTERS_FROM * a->experts);
+        else b.clustered = b.s.block[a->experts] >= CLUSTERS_FROM * a->experts;
         /* Few row blocks, of many columns: from 5 / 4 of an expert on, if single ones go in pairs, too. */
         if (TAIL == 0 && a->split_flags && !(b.tiles & 1) && b.s.block[a->experts] < (int)gridDim.x)
-            b.pairs |= 4 * b.s.block[a->experts] >= 5 * a->experts;
+            b.clustered |= 4 * b.s.block[a->experts] >= 5 * a->experts;
         if (t < STAGES) {
-            moek_mbar_init_(b.empty + t, 8 << b.pairs);                /* warps, of both blocks */
+            moek_mbar_init_(b.empty + t, 8 << b.clustered);                /* warps, of both blocks */
             moek_mbar_init_fence_();
         }
-        if (b.pairs) moek_cluster_barrier_();
+        if (b.clustered) moek_cluster_barrier_();
         else __syncthreads();
 
         if (t < 128) {
@@ -1091,7 +1091,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         } else {
             consume(p, &b, pages + (t / 32 - 4) * PAGE);
         }
-        if (b.pairs) moek_cluster_barrier_();             /* the other block may still write here */
+        if (b.clustered) moek_cluster_barrier_();             /* the other block may still write here */
     }
 #else
     MOEK_DEVICE void run(const params *p) { (void)p; }

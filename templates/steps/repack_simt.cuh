@@ -53,7 +53,7 @@ template <int THREADS> struct moek_repack_simt_ {
 
     /* A thread's place: e, block of 64 rows, unit of k, row 16v + g as 8v + g; rows: the first bytes of both in the
      * unit of `group` bytes.  0: there is none. */
-    struct place { size_t unit, rows[2]; int pair; };
+    struct place { size_t unit, rows[2]; int lane; };
     MOEK_DEVICE int find(const moek_repack_args *a, int group, place *here)
     {
         const unsigned long long thread = (unsigned long long)blockIdx.x * THREADS + threadIdx.x;
@@ -61,11 +61,11 @@ template <int THREADS> struct moek_repack_simt_ {
         const unsigned long long w_block = thread / 32 / units;
         const unsigned e = (unsigned)(w_block / blocks), block = (unsigned)(w_block % blocks);
         int i;
-        here->pair = threadIdx.x % 32;
+        here->lane = threadIdx.x % 32;
         here->unit = thread / 32;
         if (e >= (unsigned)a->experts) return 0;
         for (i = 0; i < 2; i++) {
-            const int j = block * 64 + here->pair / 8 * 16 + i * 8 + here->pair % 8;
+            const int j = block * 64 + here->lane / 8 * 16 + i * 8 + here->lane % 8;
             here->rows[i] = ((size_t)e * a->w_rows + plain_row(a, j)) * a->row_bytes + thread / 32 % units * group;
         }
         return 1;
@@ -142,7 +142,7 @@ template <int THREADS> struct moek_repack_simt_ {
         int i, s;
         if (!find(&a, 32, &here)) return;
         if (a.back) { at_rows = (char *)a.to; at_lanes = (char *)a.from; }
-        at_lanes += here.unit * 2048 + here.pair * 64;
+        at_lanes += here.unit * 2048 + here.lane * 64;
         #pragma unroll
         for (i = 0; i < 4; i++)
             if (a.back) lanes[i] = moek_load_words_(at_lanes + i * 16);
@@ -202,7 +202,7 @@ template <int THREADS> struct moek_repack_simt_ {
             for (h = 0; h < 2; h++)
                 for (b = 0; b < a.scale_bytes; b++) {
                     const size_t plain = here.rows[h] + i + b;
-                    const size_t tiled = (here.unit * 32 + here.pair) * 2 * a.group + 2 * i + h * a.scale_bytes + b;
+                    const size_t tiled = (here.unit * 32 + here.lane) * 2 * a.group + 2 * i + h * a.scale_bytes + b;
                     ((char *)a.to)[a.back ? plain : tiled] = ((const char *)a.from)[a.back ? tiled : plain];
                 }
     }
@@ -216,7 +216,7 @@ template <int THREADS> struct moek_repack_simt_ {
         if (!find(&a, 1, &here)) return;
         if (a.back) { at_rows = (unsigned char *)a.to; at_lanes = (unsigned char *)a.from; }
         low = at_rows + here.rows[0]; high = at_rows + here.rows[1];
-        first = at_lanes + here.unit * 64 + here.pair * a.group;
+        first = at_lanes + here.unit * 64 + here.lane * a.group;
         second = first + (a.group == 2 ? 1 : 32);
         if (a.back) {
             const unsigned x = *first, y = *second;

@@ -81,7 +81,7 @@ static void test_sets(void)
     }
     c.cpu = MOEK_CPU_PLAIN;
     CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.chosen.cpu == MOEK_ARCH_CPU, "plain C: %s", p.why);
-    for (j = 0; j < p.chosen.pairs; j++)
+    for (j = 0; j < p.chosen.gemms; j++)
         CHECK(p.chosen.up[j]->arch == MOEK_ARCH_CPU && p.chosen.down[j]->arch == MOEK_ARCH_CPU, "plain C: %s",
               p.chosen.up[j]->name);
     moek_explain(&c, text, sizeof text);
@@ -320,9 +320,9 @@ static void tuned_mine(int tokens, const char *row) { tuned_line("cpu", QUANT, H
 static void check_choice(const moek_plan *p, int i, int tokens, int pair)
 {
     if (CHECK(i < p->chosen.choices, "%d choices", p->chosen.choices))
-        CHECK(p->chosen.choice[i].tokens == tokens && p->chosen.choice[i].pair == pair,
+        CHECK(p->chosen.choice[i].tokens == tokens && p->chosen.choice[i].gemms == pair,
               "choice %d: up to %d, not %d, pair %d, not %d", i, p->chosen.choice[i].tokens, tokens,
-               p->chosen.choice[i].pair, pair);
+               p->chosen.choice[i].gemms, pair);
 }
 
 static void test_tuned_refused(void)
@@ -361,7 +361,7 @@ static void test_tuned_choices(void)
     moek_plan p = planned(&c);
     const size_t size = moek_workspace_size(&p);
     int i;
-    CHECK(p.chosen.pairs == p.chosen.tiles && !p.chosen.choices && !p.note[0], "without a file");
+    CHECK(p.chosen.gemms == p.chosen.tiles && !p.chosen.choices && !p.note[0], "without a file");
     moek_describe(&p, text, sizeof text);
     CHECK(has_text(text, "choice    built-in rule\n"), "%s", text);
     tuned_start();
@@ -429,11 +429,11 @@ static void test_tuned_tile(void)
     moek_config c = good();
     moek_plan p = planned(&c);
     const int built_in = 0;
-    p.chosen.pairs = 3; p.chosen.choices = 3; p.chosen.tiles = 1;
+    p.chosen.gemms = 3; p.chosen.choices = 3; p.chosen.tiles = 1;
     p.chosen.up[1] = p.chosen.up[2] = p.chosen.up[0]; p.chosen.down[1] = p.chosen.down[2] = p.chosen.down[0];
-    p.chosen.choice[0].tokens = 2; p.chosen.choice[0].pair = 2;
-    p.chosen.choice[1].tokens = 7; p.chosen.choice[1].pair = -1;
-    p.chosen.choice[2].tokens = 9; p.chosen.choice[2].pair = 1;
+    p.chosen.choice[0].tokens = 2; p.chosen.choice[0].gemms = 2;
+    p.chosen.choice[1].tokens = 7; p.chosen.choice[1].gemms = -1;
+    p.chosen.choice[2].tokens = 9; p.chosen.choice[2].gemms = 1;
     CHECK(moek_plan_tile(&p, 0) == 2 && moek_plan_tile(&p, 1) == 2 && moek_plan_tile(&p, 2) == 2, "the first");
     CHECK(moek_plan_tile(&p, 3) == built_in && moek_plan_tile(&p, 7) == built_in, "none");
     CHECK(moek_plan_tile(&p, 8) == 1 && moek_plan_tile(&p, 9) == 1, "the last");

@@ -96,11 +96,11 @@ static void test_choose_pair(void)
             if (!want || !format_quantizes(g)) want = g->number;
         }
         if (!want) {
-            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_E_NO_KERNEL && has_text(text, f->name) &&
+            CHECK(moek_choose_format(&c, text, sizeof text) == MOEK_E_NO_KERNEL && has_text(text, f->name) &&
                   has_text(text, ": ") && !memcmp(&c, &before, sizeof c), "%s: %s", f->name, text);
             continue;
         }
-        CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && c.quant == want, "%s: %s", f->name, text);
+        CHECK(moek_choose_format(&c, text, sizeof text) == MOEK_OK && c.quant == want, "%s: %s", f->name, text);
         CHECK(!strncmp(text, moek_quant_name(want), strlen(moek_quant_name(want))), "%s: %s", f->name, text);
         for (j = 0; j < FORMATS; j++) {                /* each other one is named */
             const moek_format *const g = format_at(j);
@@ -117,23 +117,24 @@ static void test_choose_pair(void)
         const moek_format *const f = format_at(i);
         c = good();
         c.quant = f->number; c.ue8m0 = 1;
-        if (!f->ue8m0 || moek_choose_pair(&c, text, sizeof text) != MOEK_OK) continue;
+        if (!f->ue8m0 || moek_choose_format(&c, text, sizeof text) != MOEK_OK) continue;
         CHECK(c.ue8m0 == moek_format_of(c.quant)->ue8m0 && has_text(text, "ue8m0 is 0 now") == !c.ue8m0, "%s: %s",
               f->name, text);
     }
     c = before = good();
     c.hidden = before.hidden = 0;
-    CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config.hidden is 0") &&
+    CHECK(moek_choose_format(&c, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config.hidden is 0") &&
           !memcmp(&c, &before, sizeof c), "hidden 0: %s", text);
     c = good();
     c.quant = 999;
-    CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config.quant is 999"), "%s",
+    CHECK(moek_choose_format(&c, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config.quant is 999"), "%s",
           text);
-    CHECK(moek_choose_pair(NULL, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config is NULL"), "%s", text);
+    CHECK(moek_choose_format(NULL, text, sizeof text) == MOEK_E_ARGUMENT && has_text(text, "config is NULL"), "%s",
+          text);
     c = good();
-    CHECK(moek_choose_pair(&c, NULL, 0) == MOEK_OK, "without a text");
-    CHECK(moek_choose_pair_(&c, text, sizeof text, sizeof c - 4, MOEK_VERSION) == MOEK_E_VERSION &&
-          moek_choose_pair_(&c, text, sizeof text, sizeof c, MOEK_VERSION + 1) == MOEK_E_VERSION, "version");
+    CHECK(moek_choose_format(&c, NULL, 0) == MOEK_OK, "without a text");
+    CHECK(moek_choose_format_(&c, text, sizeof text, sizeof c - 4, MOEK_VERSION) == MOEK_E_VERSION &&
+          moek_choose_format_(&c, text, sizeof text, sizeof c, MOEK_VERSION + 1) == MOEK_E_VERSION, "version");
 }
 
 #include "plan.h"

@@ -414,7 +414,7 @@ static int in_plan(const moek_plan *p, const moek_kernel *k)
 {
     const moek_chosen *const h = &p->chosen;
     int i, found = k == h->route || k == h->map || k == h->sort || k == h->quant || k == h->combine;
-    for (i = 0; i < p->chosen.pairs; i++) found |= k == p->chosen.up[i] || k == p->chosen.down[i];
+    for (i = 0; i < p->chosen.gemms; i++) found |= k == p->chosen.up[i] || k == p->chosen.down[i];
     for (i = 0; i < p->chosen.layers; i++) found |= k == p->chosen.layer[i];
     for (i = 0; i < p->chosen.mlps; i++) found |= k == p->chosen.mlp[i];
     return found;

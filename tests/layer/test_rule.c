@@ -342,7 +342,7 @@ static void paired(void)
                 if (moek_same_weights(f->number, format_at(j)->number) && format_at(j)->x_bits == 16)
                     want = format_at(j)->number;
             if (!want) want = f->number;               /* alone */
-            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && c.quant == want, "sm_%d, %s: %s", archs[a],
+            CHECK(moek_choose_format(&c, text, sizeof text) == MOEK_OK && c.quant == want, "sm_%d, %s: %s", archs[a],
                   f->name, text);
             CHECK(!strncmp(text, moek_quant_name(want), strlen(moek_quant_name(want))), "%s", text);
             tried++;
@@ -356,7 +356,7 @@ static void paired(void)
         device_arch = 90;
         c.max_tokens = 64, c.quant = f->number, c.block = format_block(f, 0), c.weight_layout = MOEK_WEIGHTS_TILED;
         c.exclude = 1u << MOEK_BACKEND_CPU;
-        if (moek_choose_pair(&c, text, sizeof text) != MOEK_OK) continue;
+        if (moek_choose_format(&c, text, sizeof text) != MOEK_OK) continue;
         CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.backend == MOEK_BACKEND_SM90, "%s: %s", f->name, text);
         snprintf(runs, sizeof runs, "; %s would run", f->name);
         if (c.quant != f->number && format_in_fragments(f))

@@ -306,7 +306,7 @@ static void test_expanded(void)
         if (CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.chosen.expanded && plan.chosen.expand, "%s", plan.why)) {
             const size_t with = plan.workspace_size;
             char text[512];
-            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && c.quant == f->number && c.expand_weights &&
+            CHECK(moek_choose_format(&c, text, sizeof text) == MOEK_OK && c.quant == f->number && c.expand_weights &&
                   strstr(text, "(config.expand_weights)"), "%s", text);
             c.max_tokens = 16;
             CHECK(moek_plan_init(&plan, &c) == MOEK_OK && !plan.chosen.expanded &&
@@ -314,7 +314,7 @@ static void test_expanded(void)
             for (other = turn = 0; turn < FORMATS; turn++)
                 other |= format_at(turn) != f && moek_same_weights(format_at(turn)->number, f->number) &&
                          format_has(format_at(turn), MOEK_OP_UP, 90);
-            CHECK(moek_choose_pair(&c, text, sizeof text) == MOEK_OK && (c.quant != f->number) == other &&
+            CHECK(moek_choose_format(&c, text, sizeof text) == MOEK_OK && (c.quant != f->number) == other &&
                   c.expand_weights == !other && (strstr(text, "expand_weights is 0 now") != NULL) == other, "%s", text);
             c.quant = f->number, c.expand_weights = 1;
         }

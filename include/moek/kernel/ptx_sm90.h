@@ -187,21 +187,21 @@ MOEK_DEVICE void moek_mbar_arrive_(uint64_t *bar)
     asm volatile("{ .reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0]; }\n"
                  :: "r"(moek_shared_address_(bar)) : "memory");
 }
-/* The same barrier of both blocks of a cluster, or only this block's: `at` as moek_pair_address_ of that barrier says,
- * or of one before it in memory, so many bytes on. */
-MOEK_DEVICE uint32_t moek_pair_address_(uint64_t *bar, int pairs)
+/* The same barrier of both blocks of a cluster, or only this block's: `at` as moek_cluster_address_ of that barrier
+ * says, or of one before it in memory, so many bytes on. */
+MOEK_DEVICE uint32_t moek_cluster_address_(uint64_t *bar, int clustered)
 {
     uint32_t at, mine;
     asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(mine));
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n"
-                 : "=r"(at) : "r"(moek_shared_address_(bar)), "r"(pairs ? threadIdx.x % 2 : mine));
+                 : "=r"(at) : "r"(moek_shared_address_(bar)), "r"(clustered ? threadIdx.x % 2 : mine));
     return at;
 }
-MOEK_DEVICE void moek_mbar_arrive_pair_(uint32_t at, int pairs)
+MOEK_DEVICE void moek_mbar_arrive_cluster_(uint32_t at, int clustered)
 {
     /* What is released was read, not written: release at the scope of the cluster would cost a MEMBAR.GPU. */
     __syncwarp();
-    if ((int)(threadIdx.x % 32) <= pairs)
+    if ((int)(threadIdx.x % 32) <= clustered)
         asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" :: "r"(at) : "memory");
 }
 /* x to the same place in shared memory of the other block of a cluster, whose `bar` there counts the 4 bytes. */

@@ -59,7 +59,7 @@ static moek_status moek_bind_separate_(const moek_plan *plan, const moek_weights
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is NULL and %s is given: biases of both, or of neither",
                    weights->w_gate_bias ? "w_up_bias" : "w_gate_bias",
                    weights->w_gate_bias ? "w_gate_bias" : "w_up_bias");
-    for (i = 0; i < plan->chosen.pairs; i++) maps |= plan->chosen.up[i]->traits & MOEK_TRAIT_W_MAPS;
+    for (i = 0; i < plan->chosen.gemms; i++) maps |= plan->chosen.up[i]->traits & MOEK_TRAIT_W_MAPS;
     if (maps && (uint64_t)(gate < up ? up - gate : gate - up) >> MOEK_SM90_APART)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_gate and w_up are 2^%d bytes apart or more, too far for a stride "
                    "of a TMA map: allocate them closer, or set config.backend = MOEK_BACKEND_SM80",

@@ -8,8 +8,8 @@ struct moek_kernel;
 
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_PLACES = 32 };
 
-typedef struct moek_choice { int tokens, pair; } moek_choice;     /* up to so many tokens: up[pair], down[pair]       */
-/* Or: the built-in rule; up to LAYER layer[LAYER - pair]; up to MLP mlp[MLP - pair]. */
+typedef struct moek_choice { int tokens, gemms; } moek_choice;    /* up to so many tokens: up[gemms], down[gemms] */
+/* Or: the built-in rule; up to LAYER layer[LAYER - gemms]; up to MLP mlp[MLP - gemms]. */
 enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
 
 typedef struct moek_chosen {
@@ -19,7 +19,7 @@ typedef struct moek_chosen {
     const struct moek_kernel *mlp[MOEK_MAX_TILES];
     const struct moek_kernel *expand; /* config.expand_weights: makes e4m3 of weights; else NULL                      */
     int tiles;                        /* pairs of up and down rows, smallest tile first                               */
-    int pairs;                        /* the tiles, and behind them up[expanded], and what only measured choices take */
+    int gemms;                        /* the tiles, and behind them up[expanded], and what only measured choices take */
     int expanded;                     /* up[expanded], down[expanded] multiply what expand makes; 0: there are none   */
     int layers;                       /* rows that are a whole layer of few tokens, smallest tile first               */
     int layers_demanded;              /* config.kernel is one of them: not only where they are known to win           */

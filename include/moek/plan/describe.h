@@ -35,11 +35,11 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
     int i;
     moek_append_(t, "choice    %s\n", plan->chosen.choices ? "measured (config.tuned):" : "built-in rule");
     for (i = 0; i < plan->chosen.choices; i++) {
-        const int pair = plan->chosen.choice[i].pair;
+        const int gemms = plan->chosen.choice[i].gemms;
         moek_append_(t, "  up to %d tokens: %s\n", plan->chosen.choice[i].tokens,
-                     pair >= 0 ? plan->chosen.up[pair]->name :
-                     pair <= MOEK_CHOICE_MLP ? plan->chosen.mlp[MOEK_CHOICE_MLP - pair]->name :
-                     pair <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
+                     gemms >= 0 ? plan->chosen.up[gemms]->name :
+                     gemms <= MOEK_CHOICE_MLP ? plan->chosen.mlp[MOEK_CHOICE_MLP - gemms]->name :
+                     gemms <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
     }
     if (plan->chosen.choices) moek_append_(t, "  otherwise: the built-in rule\n");
     if (plan->note[0]) moek_append_(t, "  note: %s\n", plan->note);
@@ -108,7 +108,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     if (plan->chosen.tiles && !plan->rows_per_expert) moek_append_(&t, "sort      %s\n", plan->chosen.sort->name);
     if (!plan->chosen.tiles) moek_append_(&t, "experts   %s\n", plan->experts->name);
     else moek_describe_choices_(plan, &t);
-    for (i = 0; i < plan->chosen.pairs; i++) {
+    for (i = 0; i < plan->chosen.gemms; i++) {
         const int last = i >= plan->chosen.tiles - 1, expanded = plan->chosen.expanded && i == plan->chosen.expanded;
         if (!last && !moek_tile_rows_(plan, plan->chosen.up[i])) continue;    /* for no number of rows */
         if (expanded) moek_append_(&t, "from %d rows an expert on, by %s first:\n", moek_expands_from_(plan),

@@ -96,7 +96,7 @@ static moek_status moek_ready_kernels_(const moek_oracle_ *o, const moek_plan *p
     int i, n = 0;
     all[n++] = h->route; all[n++] = h->map; all[n++] = h->sort; all[n++] = h->quant;
     all[n++] = h->combine; all[n++] = h->expand;
-    for (i = 0; i < h->pairs; i++) { all[n++] = h->up[i]; all[n++] = h->down[i]; }
+    for (i = 0; i < h->gemms; i++) { all[n++] = h->up[i]; all[n++] = h->down[i]; }
     for (i = 0; i < h->layers; i++) all[n++] = h->layer[i];
     for (i = 0; i < h->mlps; i++) all[n++] = h->mlp[i];
     for (i = 0; i < n; i++)
@@ -145,7 +145,7 @@ static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_p
     const int to = moek_format_of(c->quant)->expands;
     plan->chosen.expanded = 0;
     plan->chosen.expand = NULL;
-    if (!c->expand_weights || !plan->chosen.tiles || plan->chosen.pairs == MOEK_MAX_TILES) return MOEK_OK;
+    if (!c->expand_weights || !plan->chosen.tiles || plan->chosen.gemms == MOEK_MAX_TILES) return MOEK_OK;
     if (demanded && (demanded->op == MOEK_OP_UP || demanded->op == MOEK_OP_DOWN)) return MOEK_OK;
     if (plan->rows_per_expert)
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "config.expand_weights is for MOEK_STANDARD, and prepare/finalize %s "
@@ -159,7 +159,7 @@ static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_p
                    "MOEK_WANT_QUANT(q) as ((q) == %d || (q) == %d) in its place; or leave expand_weights 0",
                    moek_quant_name(c->quant), moek_quant_name(to), moek_quant_name(to), c->hidden, c->inter, c->quant,
                    to);
-    plan->chosen.expanded = plan->chosen.pairs++;
+    plan->chosen.expanded = plan->chosen.gemms++;
     plan->chosen.up[plan->chosen.expanded] = up;
     plan->chosen.down[plan->chosen.expanded] = down;
     return MOEK_OK;
@@ -190,7 +190,7 @@ static moek_status moek_choose_kernels_(const moek_oracle_ *o, int arch, moek_pl
     if (table && !h->tiles)
         return moek_no_kernel_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
     if (c->batch_invariant && h->tiles > 1) h->tiles = 1;
-    h->pairs = h->tiles;
+    h->gemms = h->tiles;
     moek_choose_layers_(o, arch, plan);
     moek_choose_mlps_(o, arch, plan);
     return moek_choose_expanded_(o, arch, plan);
@@ -290,7 +290,7 @@ static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
 {
     const moek_chosen *const h = &p->chosen;
     int i, has = k == h->route || k == h->map || k == h->sort || k == h->quant || k == h->combine || k == h->expand;
-    for (i = 0; i < h->pairs; i++) has |= k == h->up[i] || k == h->down[i];
+    for (i = 0; i < h->gemms; i++) has |= k == h->up[i] || k == h->down[i];
     for (i = 0; i < h->layers; i++) has |= k == h->layer[i];
     for (i = 0; i < h->mlps; i++) has |= k == h->mlp[i];
     return has;

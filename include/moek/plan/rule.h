@@ -77,7 +77,7 @@ static int moek_measured_(const moek_plan *plan, int rows)
 {
     int i;
     for (i = 0; i < plan->chosen.choices; i++)
-        if (rows <= plan->chosen.choice[i].tokens) return plan->chosen.choice[i].pair;
+        if (rows <= plan->chosen.choice[i].tokens) return plan->chosen.choice[i].gemms;
     return MOEK_CHOICE_RULE;
 }
 
@@ -178,7 +178,7 @@ static int moek_may_sort_x_(const moek_plan *plan)
 {
     const moek_facts_ f = moek_facts_of_(plan, 0);
     int i, gains = 0;
-    for (i = 0; i < plan->chosen.pairs; i++) gains |= plan->chosen.up[i]->traits & MOEK_TRAIT_SORTED_X;
+    for (i = 0; i < plan->chosen.gemms; i++) gains |= plan->chosen.up[i]->traits & MOEK_TRAIT_SORTED_X;
     return gains && moek_local_(plan) && moek_rule_sorted_x_(&f);
 }
 

@@ -172,7 +172,7 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
 
 /* The pair of a line's up row, put into the plan if it is not there yet; MOEK_CHOICE_LAYER - i, MOEK_CHOICE_MLP - i;
  * MOEK_CHOICE_RULE: none of these, and the note says why. */
-static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_tuned_line_ *line, moek_text_ *note)
+static int moek_choice_gemms_(const moek_oracle_ *o, moek_plan *plan, const moek_tuned_line_ *line, moek_text_ *note)
 {
     const moek_cell_ w = line->cell[MOEK_AT_ROW_];
     const moek_kernel *up = NULL, *down = NULL;
@@ -182,27 +182,27 @@ static int moek_choice_pair_(const moek_oracle_ *o, moek_plan *plan, const moek_
     for (i = 0; i < MOEK_KERNELS_ && !up; i++) if (moek_cell_is_(w, moek_table_[i].name)) up = &moek_table_[i];
     for (i = 0; i < plan->chosen.layers; i++) if (up == plan->chosen.layer[i]) return MOEK_CHOICE_LAYER - i;
     for (i = 0; i < plan->chosen.mlps; i++) if (up == plan->chosen.mlp[i]) return MOEK_CHOICE_MLP - i;
-    for (i = 0; i < plan->chosen.pairs; i++) if (plan->chosen.up[i] == up) return i;
+    for (i = 0; i < plan->chosen.gemms; i++) if (plan->chosen.up[i] == up) return i;
     if (up) no = moek_choice_refuses_(o, plan, up, &down, why, sizeof why);
-    if (!no && plan->chosen.pairs == MOEK_MAX_TILES) no = "is one too many";
+    if (!no && plan->chosen.gemms == MOEK_MAX_TILES) no = "is one too many";
     if (no) {
         moek_append_(note, "%sline %d: %.*s %s", note->length ? "; " : "", line->number, w.length < 80 ? w.length : 80,
                      w.at, no);
         return MOEK_CHOICE_RULE;
     }
-    plan->chosen.up[plan->chosen.pairs] = up;
-    plan->chosen.down[plan->chosen.pairs] = down;
-    return plan->chosen.pairs++;
+    plan->chosen.up[plan->chosen.gemms] = up;
+    plan->chosen.down[plan->chosen.gemms] = down;
+    return plan->chosen.gemms++;
 }
 
 /* Up to so many tokens of a run with all experts here: as rows of this plan, which may have a part of them. */
-static void moek_choice_add_(moek_plan *plan, double tokens, int pair)
+static void moek_choice_add_(moek_plan *plan, double tokens, int gemms)
 {
     const double rows = floor(tokens) * plan->config.physical_experts / plan->local_experts;
     moek_choice *last = plan->chosen.choices ? &plan->chosen.choice[plan->chosen.choices - 1] : NULL;
-    if (!last || last->pair != pair) last = &plan->chosen.choice[plan->chosen.choices++];
+    if (!last || last->gemms != gemms) last = &plan->chosen.choice[plan->chosen.choices++];
     last->tokens = rows < 0x7fffffff ? (int)rows : 0x7fffffff;
-    last->pair = pair;
+    last->gemms = gemms;
 }
 
 static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
@@ -235,7 +235,7 @@ static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
             memmove(&got[i + 1], &got[i], (size_t)(n++ - i) * sizeof *got);
         }
         got[i].tokens = tokens;
-        got[i].pair = moek_choice_pair_(o, plan, &line, &note);
+        got[i].gemms = moek_choice_gemms_(o, plan, &line, &note);
     }
     if (!n)
         moek_append_(&note, "no line is for %s (%s), %s, hidden %d, inter %d, %d experts, %d slots", name, arch,
@@ -244,8 +244,8 @@ static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
     if (n && got[0].tokens > 2) moek_choice_add_(plan, (got[0].tokens - 1) / 2, MOEK_CHOICE_RULE);
     for (i = 0; i < n; i++)
         moek_choice_add_(plan, i + 1 < n ? sqrt((double)got[i].tokens * got[i + 1].tokens) : 2.0 * got[i].tokens,
-                         got[i].pair);
-    while (plan->chosen.choices && plan->chosen.choice[plan->chosen.choices - 1].pair == MOEK_CHOICE_RULE)
+                         got[i].gemms);
+    while (plan->chosen.choices && plan->chosen.choice[plan->chosen.choices - 1].gemms == MOEK_CHOICE_RULE)
         plan->chosen.choices--;
 }
 #endif

@@ -131,20 +131,20 @@ static size_t moek_expanded_(const moek_plan *plan, int scales)
 static size_t moek_smallest_tile_(const moek_plan *plan)
 {
     int i, m = plan->chosen.up[0]->m;
-    for (i = 1; i < plan->chosen.pairs; i++) if (plan->chosen.up[i]->m < m) m = plan->chosen.up[i]->m;
+    for (i = 1; i < plan->chosen.gemms; i++) if (plan->chosen.up[i]->m < m) m = plan->chosen.up[i]->m;
     return (size_t)m;
 }
 
 /* Flags that a run takes at most: of up and down, or of an mlp kernel.  With them tiles are split along k and taken by
  * demand, which batch_invariant forbids. */
-static int moek_pair_flags_(const moek_plan *plan, int pair)
+static int moek_gemm_flags_(const moek_plan *plan, int gemms)
 {
-    return plan->config.batch_invariant ? 0 : plan->chosen.up[pair]->flags + plan->chosen.down[pair]->flags;
+    return plan->config.batch_invariant ? 0 : plan->chosen.up[gemms]->flags + plan->chosen.down[gemms]->flags;
 }
 static int moek_most_flags_(const moek_plan *plan)
 {
     int i, most = 0;
-    for (i = 0; i < plan->chosen.pairs; i++) if (moek_pair_flags_(plan, i) > most) most = moek_pair_flags_(plan, i);
+    for (i = 0; i < plan->chosen.gemms; i++) if (moek_gemm_flags_(plan, i) > most) most = moek_gemm_flags_(plan, i);
     for (i = 0; i < plan->chosen.mlps; i++)
         if (plan->chosen.mlp[i]->flags + MOEK_MLP_BLOCKS > most) most = plan->chosen.mlp[i]->flags + MOEK_MLP_BLOCKS;
     return most;
@@ -153,7 +153,7 @@ static int moek_most_flags_(const moek_plan *plan)
 static int moek_most_scratch_(const moek_plan *plan)
 {
     int i, most = 0;
-    for (i = 0; i < plan->chosen.pairs && !plan->config.batch_invariant; i++) {
+    for (i = 0; i < plan->chosen.gemms && !plan->config.batch_invariant; i++) {
         if (plan->chosen.up[i]->scratch > most) most = plan->chosen.up[i]->scratch;
         if (plan->chosen.down[i]->scratch > most) most = plan->chosen.down[i]->scratch;
     }

@@ -119,7 +119,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         if (!mlp && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
             s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
         }
-        s.zeros = mlp ? mlp->flags + g.max_blocks : moek_pair_flags_(plan, how->tile);
+        s.zeros = mlp ? mlp->flags + g.max_blocks : moek_gemm_flags_(plan, how->tile);
         s.zero = s.zeros ? w.flags : NULL;
         if (how->sorted_x) s.slot_row = w.slot_row;
         if (moek_early_(plan, plan->chosen.sort) && moek_local_(plan))       /* 1: beside the quantization of x */

@@ -26,7 +26,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     a = moek_quant_x_(step, NULL, w.a);
     if (how->self_sorts && !plan->config.batch_invariant) {
         a.zero = (int32_t *)step->experts_workspace;
-        a.zeros = moek_pair_flags_(plan, how->tile);
+        a.zeros = moek_gemm_flags_(plan, how->tile);
     }
     a.max_blocks = how->x_sms;
     if (!how->counts_ids && !how->self_sorts && moek_early_(plan, plan->chosen.quant) && step->routed &&

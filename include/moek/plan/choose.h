@@ -1,7 +1,7 @@
-/* moek/plan/pair.h -- formats that have the same weights and differ in activations: which of them this device runs
+/* moek/plan/choose.h -- formats that have the same weights and differ in activations: which of them this device runs
  * best.  Everything about a format comes from its descriptor (moek/format.h). */
-#ifndef MOEK_PAIR_H
-#define MOEK_PAIR_H
+#ifndef MOEK_CHOOSE_H
+#define MOEK_CHOOSE_H
 #include <stdio.h>
 #include "arch.h"
 #include "check.h"
@@ -28,7 +28,7 @@ enum { MOEK_QUANTS_ = (int)(sizeof moek_quants_ / sizeof moek_quants_[0]) };
 /* The smaller, the better.  0: tensor cores multiply both sides as they are: 8-bit integers; e4m3 from sm_89 on.  1: x
  * stays T.  2: x is quantized, and kernels widen both sides to 16 bits or more; or they do not, as with tiled weights
  * of 4 bits on Hopper, but gain little (docs/formats.md).  expands: not 0: weights become e4m3, as x is. */
-static int moek_pair_rank_(const moek_format *f, int arch, int expands)
+static int moek_format_rank_(const moek_format *f, int arch, int expands)
 {
     const int from = f->x != f->w ? 0 : f->x == MOEK_ELEMENT_S8 ? 80 : f->x == MOEK_ELEMENT_E4M3 ? 89 : 0;
     return f->x_bits == 16 ? 1 : (from && arch >= from) || expands ? 0 : 2;
@@ -42,19 +42,20 @@ static moek_config moek_paired_(const moek_config *config, const moek_format *f)
     if (!f->expands) c.expand_weights = 0;
     return c;
 }
-/* Does it run?  *rank: moek_pair_rank_, more where it is for the CPU. */
-static moek_status moek_try_pair_(const moek_config *config, const moek_format *f, moek_plan *plan, int *rank)
+/* Does it run?  *rank: moek_format_rank_, more where it is for the CPU. */
+static moek_status moek_try_format_(const moek_config *config, const moek_format *f, moek_plan *plan, int *rank)
 {
     const moek_config c = moek_paired_(config, f);
     const moek_status status = moek_plan_init_(plan, &c, sizeof c, sizeof *plan, MOEK_VERSION);
-    if (status == MOEK_OK) *rank = moek_pair_rank_(f, plan->arch, plan->chosen.expanded) + (plan->device < 0 ? 3 : 0);
+    if (status == MOEK_OK) *rank = moek_format_rank_(f, plan->arch, plan->chosen.expanded) + (plan->device < 0 ? 3 : 0);
     return status;
 }
 
 /* Why the best one is the best, and what became of the others.  arch: 0, the CPU. */
-static void moek_append_pair_(const moek_config *config, const moek_format *best, int arch, int expands, moek_text_ *t)
+static void moek_append_format_(const moek_config *config, const moek_format *best, int arch, int expands,
+                                moek_text_ *t)
 {
-    const int rank = moek_pair_rank_(best, arch, expands);
+    const int rank = moek_format_rank_(best, arch, expands);
     const int fragments = config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number);
     char where[24] = "the CPU";
     moek_plan plan;
@@ -77,7 +78,7 @@ static void moek_append_pair_(const moek_config *config, const moek_format *best
     for (i = 0; i < MOEK_QUANTS_; i++) {
         const moek_format *const f = moek_format_of(moek_quants_[i]);
         if (f == best || !moek_same_weights(f->number, best->number)) continue;
-        moek_append_(t, "; %s %s", f->name, moek_try_pair_(config, f, &plan, &unused) == MOEK_OK
+        moek_append_(t, "; %s %s", f->name, moek_try_format_(config, f, &plan, &unused) == MOEK_OK
                                             ? "would run, too" : "does not run here (moek_explain says why)");
     }
     if (config->ue8m0 && !best->ue8m0) moek_append_(t, "; ue8m0 is 0 now, because x has no f32 scales");
@@ -85,7 +86,7 @@ static void moek_append_pair_(const moek_config *config, const moek_format *best
     if (moek_x_global_scale_(best->number)) moek_append_(t, "; weights.x_scale and h_scale are required");
 }
 
-moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size_t config_size, int version)
+moek_status moek_choose_format_(moek_config *config, char *text, size_t size, size_t config_size, int version)
 {
     moek_text_ t = moek_text_in_(text, size);
     const moek_format *best = NULL;
@@ -103,14 +104,14 @@ moek_status moek_choose_pair_(moek_config *config, char *text, size_t size, size
         const moek_format *const f = moek_format_of(moek_quants_[i]);
         moek_status status;
         if (!moek_same_weights(f->number, config->quant)) continue;
-        status = moek_try_pair_(config, f, &plan, &rank);
+        status = moek_try_format_(config, f, &plan, &rank);
         if (f->number == config->quant) first = status;
         if (status != MOEK_OK) moek_append_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);
         else if (!best || rank < least) { best = f; least = rank; arch = plan.arch; expands = plan.chosen.expanded; }
     }
     if (!best) return first;
     moek_clear_(&t);
-    moek_append_pair_(config, best, arch, expands, &t);
+    moek_append_format_(config, best, arch, expands, &t);
     *config = moek_paired_(config, best);
     return MOEK_OK;
 }
