@@ -139,14 +139,14 @@ EMU_FN char *emu_in_cluster(uint32_t at, uint32_t rank)
     if (block >= emu_here_count) emu_die("a block of a cluster that is not there");
     return emu_residents[block].shared + at;
 }
-EMU_FN uint32_t moek_pair_address_(uint64_t *bar, int pairs)
+EMU_FN uint32_t moek_cluster_address_(uint64_t *bar, int clustered)
 {
-    return moek_shared_address_(bar) | (pairs ? threadIdx.x % 2 : emu_rank()) << 24;
+    return moek_shared_address_(bar) | (clustered ? threadIdx.x % 2 : emu_rank()) << 24;
 }
-EMU_FN void moek_mbar_arrive_pair_(uint32_t at, int pairs)
+EMU_FN void moek_mbar_arrive_cluster_(uint32_t at, int clustered)
 {
     emu_meet(EMU_SYNCWARP, 0xffffffff, __LINE__);
-    if ((int)(threadIdx.x % 32) <= pairs) emu_mbar_count(emu_in_cluster(at & 0xffffff, at >> 24), 1, 0);
+    if ((int)(threadIdx.x % 32) <= clustered) emu_mbar_count(emu_in_cluster(at & 0xffffff, at >> 24), 1, 0);
 }
 EMU_FN void moek_st_async_peer_(int32_t *to, int32_t x, uint64_t *bar)
 {
