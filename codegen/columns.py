@@ -26,7 +26,7 @@ TRAITS = {                                             # name: ops that have it,
 NUMBERS = {
     "scratch": ("up down layer", "bytes of args.split that a block takes, where it may split tiles along k"),
     "flags": ("up down mlp", "int32 flags, zeros before a launch (mlp: besides, one a row block)"),
-    "most_tokens": ("layer", "the most tokens of a launch; 0: any number, and m is a tile of rows"),
+    "max_tokens": ("layer", "the most tokens of a launch; 0: any number, and m is a tile of rows"),
 }
 
 

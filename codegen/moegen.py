@@ -775,7 +775,7 @@ class Generator:
         reads = set(sum((r["columns"]["reads"] for r in of), []))
         return {"sizes": " or ".join(sizes), "tiled": not reads & {"checkpoint", "blocks"},
                 **{op: ", ".join(f"{m} tokens" if few else str(m) for m, few in sorted(
-                    {(r["m"], r["columns"]["most_tokens"]) for r in of if r["op"] == op})) for op in GEMMS}}
+                    {(r["m"], r["columns"]["max_tokens"]) for r in of if r["op"] == op})) for op in GEMMS}}
 
     def pages(self):
         """path -> text: README.md with its table of kernels, and docs/kernels.md, where they belong."""

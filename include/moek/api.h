@@ -234,7 +234,7 @@ typedef struct moek_kernel {
     int block;                        /* columns of a scale of w, baked in; 0: a whole row, or the format says it     */
     int reads, traits;                /* bits: MOEK_READS_*, how w may lie; MOEK_TRAIT_*, what it does and wants      */
     int scratch, flags;               /* up, down, layer, mlp: bytes of split of a block, flags that begin as zeros   */
-    int most_tokens;                  /* layer: of a launch; 0: any number, by rows an expert                         */
+    int max_tokens;                   /* layer: of a launch; 0: any number, by rows an expert                         */
 } moek_kernel;
 
 enum { MOEK_WHY = 1024, MOEK_NOTE = 256 };

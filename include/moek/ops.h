@@ -412,7 +412,7 @@ typedef struct moek_layer_state {
  *            down.out: [slot][hidden] T
  *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
  *   Strides: as combine has them.
- *   Rows of few tokens (most_tokens): tokens <= most_tokens and moek_decode_smem_of fits; y is required; x and h
+ *   Rows of few tokens (max_tokens): tokens <= max_tokens and moek_decode_smem_of fits; y is required; x and h
  *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16; with a global scale or
  *   zero points, up and down point to the first member of a moek_gemm_more_args.
  *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of

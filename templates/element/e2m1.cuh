@@ -100,7 +100,7 @@ MOEK_DEVICE void moek_scales_e8m0_e2m1_(uint32_t to[2], uint32_t from, int dtype
             }
             to[i] = moek_to_t2_(s[0], s[1], dtype);
         } else {
-            to[i] = moek_least_u16_((__byte_perm(from, 0, i ? 0x4342 : 0x4140) << 7) + 0x2f002f00 /* 94 more */,
+            to[i] = moek_min_u16_((__byte_perm(from, 0, i ? 0x4342 : 0x4140) << 7) + 0x2f002f00 /* 94 more */,
                                     0x7fff7fff /* NaN */);
         }
 }
@@ -147,13 +147,13 @@ MOEK_DEVICE uint32_t moek_powers_e8m0_e2m1_(moek_folded_e8m0_e2m1_ *to, const ui
     int i;
     #pragma unroll
     for (i = 0; i < 4; i++) to->power[i] = __byte_perm(scales[i / 2], 0, i % 2 ? 0x4342 : 0x4140);
-    most = moek_most_u16_(moek_most_u16_(to->power[0], to->power[1]), moek_most_u16_(to->power[2], to->power[3]));
-    most = moek_most_u16_(most, top);
+    most = moek_max_u16_(moek_max_u16_(to->power[0], to->power[1]), moek_max_u16_(to->power[2], to->power[3]));
+    most = moek_max_u16_(most, top);
     base = most - moek_lowest_e8m0_e2m1_;
     #pragma unroll
     for (i = 0; i < 4; i++) {
-        to->power[i] = moek_most_u16_(to->power[i], base) - base;
-        to->mask[i] = moek_least_u16_(to->power[i], 0x00010001) * 0x7777;
+        to->power[i] = moek_max_u16_(to->power[i], base) - base;
+        to->mask[i] = moek_min_u16_(to->power[i], 0x00010001) * 0x7777;
     }
     return most;
 }
@@ -203,10 +203,10 @@ MOEK_DEVICE void moek_fragment_e4m3_e8m0_e2m1_(uint32_t to[2][4], const moek_wor
  * as above, 2^5 too large. */
 typedef struct moek_folded_e4m3_e2m1_ { uint32_t codes[2][2], mask[2]; float by[2]; } moek_folded_e4m3_e2m1_;
 /* The largest of four lanes, of which each has scales of the same two rows. */
-MOEK_DEVICE uint32_t moek_most_of_lanes_e2m1_(uint32_t most)
+MOEK_DEVICE uint32_t moek_max_of_lanes_e2m1_(uint32_t most)
 {
-    most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 1), MOEK_DTYPE_FP16);
-    return moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, 2), MOEK_DTYPE_FP16);
+    most = moek_max_t2_(most, __shfl_xor_sync(0xffffffff, most, 1), MOEK_DTYPE_FP16);
+    return moek_max_t2_(most, __shfl_xor_sync(0xffffffff, most, 2), MOEK_DTYPE_FP16);
 }
 /* h: scales of 64 of k each as fp16, of row g in the low half, of row g + 8 in the high one; most: the largest of the
  * scales that share a power of 2.  The power brings it to 32 .. 60: 6 * 60 is less than 448, and half of 2^-5 is still
@@ -234,7 +234,7 @@ MOEK_DEVICE void moek_fold_scale_e4m3_e2m1_(moek_folded_e4m3_e2m1_ *to, const ui
         moek_fp16_of_e4m3_(of[i], scales[i]);
         h[i] = of[i][0];
     }
-    moek_fold_scale_onto_e4m3_e2m1_(to, h, moek_most_of_lanes_e2m1_(moek_most_t2_(h[0], h[1], MOEK_DTYPE_FP16)));
+    moek_fold_scale_onto_e4m3_e2m1_(to, h, moek_max_of_lanes_e2m1_(moek_max_t2_(h[0], h[1], MOEK_DTYPE_FP16)));
 }
 /* One power of 2 is 8 in the codes of e4m3. */
 MOEK_DEVICE void moek_fragment_e4m3_e4m3_e2m1_(uint32_t to[2][4], const moek_words_ *codes,

@@ -366,8 +366,8 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             uint2 codes;
             if (down && b->pair_of[row] < 0) continue;
             x.w[0] = low.x; x.w[1] = low.y; x.w[2] = high.x; x.w[3] = high.y;
-            most = moek_most_t8_(x, MOEK_DTYPE_BF16);
-            most = moek_most_t2_(most, most >> 16, MOEK_DTYPE_BF16) & 0x7fff;
+            most = moek_max_t8_(x, MOEK_DTYPE_BF16);
+            most = moek_max_t2_(most, most >> 16, MOEK_DTYPE_BF16) & 0x7fff;
             if (moek_finite_t_(most, MOEK_DTYPE_BF16) && row_max < INFINITY) {
                 codes = moek_e4m3_of_t8_(x, moek_invert_(s), MOEK_DTYPE_BF16);
             } else {

@@ -74,11 +74,11 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
                 scales[i][u] = ((const uint32_t *)a.w_scale)[unit * 32 + v * 8 + lane / 4];
                 #pragma unroll
                 for (h = 0; h < 2; h++)
-                    most = moek_most_u16_(most, __byte_perm(scales[i][u], 0, h ? 0x4342 : 0x4140));
+                    most = moek_max_u16_(most, __byte_perm(scales[i][u], 0, h ? 0x4342 : 0x4140));
             }
         }
         #pragma unroll
-        for (i = 4; i < 32; i *= 2) most = moek_most_u16_(most, __shfl_xor_sync(0xffffffff, most, i));
+        for (i = 4; i < 32; i *= 2) most = moek_max_u16_(most, __shfl_xor_sync(0xffffffff, most, i));
         if (lane < 2) atomicMax(top + (apart ? lane : 0), (int)(lane ? most >> 16 : most & 0xffff));
         __syncthreads();
         most = (uint32_t)top[0] | (uint32_t)top[apart] << 16;
@@ -127,13 +127,13 @@ template <int THREADS, class Format> struct moek_expand_fragments_ {
         #pragma unroll 4
         for (u = warp; u < units; u += WARPS) {
             moek_fp16_of_e4m3_(h[0], scales_at[(size_t)u * 128]);
-            most = moek_most_t2_(most, h[0][0], MOEK_DTYPE_FP16);
+            most = moek_max_t2_(most, h[0][0], MOEK_DTYPE_FP16);
         }
-        most = moek_most_of_lanes_e2m1_(most);
+        most = moek_max_of_lanes_e2m1_(most);
         top[warp][lane / 4] = most;
         __syncthreads();
         #pragma unroll
-        for (i = 0; i < WARPS; i++) most = moek_most_t2_(most, top[i][lane / 4], MOEK_DTYPE_FP16);
+        for (i = 0; i < WARPS; i++) most = moek_max_t2_(most, top[i][lane / 4], MOEK_DTYPE_FP16);
         for (u = 2 * warp; u < units; u += 2 * WARPS) {
             const int one = u + 1 < units;
             moek_words_ codes[2];

@@ -190,7 +190,7 @@ static void test_strides(void)
             SKIP_IF_QUICK(i, 4);
             c.kernel = k[i].name; c.block = k[i].block;
             c.hidden = k[i].op == MOEK_OP_MLP ? 1024 : 256; c.inter = k[i].op == MOEK_OP_MLP ? 256 : 128;
-            c.max_tokens = k[i].op == MOEK_OP_LAYER ? k[i].most_tokens ? 3 : 9 : wide && !SMALL ? 300 : 20;
+            c.max_tokens = k[i].op == MOEK_OP_LAYER ? k[i].max_tokens ? 3 : 9 : wide && !SMALL ? 300 : 20;
             layer_new(&l, &c, LAYER_STATIC, c.max_tokens);
             l.args.shared_y = layer_new_t(&l, (size_t)c.max_tokens * c.hidden, 1);
             if (k[i].op != MOEK_OP_UP) layer_state = layer_zeros(moek_state_size());

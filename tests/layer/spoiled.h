@@ -180,7 +180,7 @@ static void test_rounding(void)
             }
             for (tokens = 1; tokens <= 8; tokens++, turn++) {
                 SKIP_IF_QUICK(i, 3);
-                SKIP_IF_SMALL(!k[i].most_tokens && (tokens + i) % (k[i].op == MOEK_OP_MLP || quick_set ? 8 : 3));
+                SKIP_IF_SMALL(!k[i].max_tokens && (tokens + i) % (k[i].op == MOEK_OP_MLP || quick_set ? 8 : 3));
                 rounding_case(f, &k[i], tokens, turn);
             }
         }

@@ -33,7 +33,7 @@ static void layer_odd(int odd, moek_layer_args *h, moek_gemm_args *up, moek_gemm
 /* A row of few tokens leaves its count, and zeros where the next will write h; another zeros but for its count. */
 static void layer_left(const moek_layer_state *was, const moek_layer_state *is, int blocks)
 {
-    const int few = now.row->most_tokens > 0, turn = few && was->launches[0];
+    const int few = now.row->max_tokens > 0, turn = few && was->launches[0];
     int i, flags = 0, h = 0;
     for (i = few ? 0 : 2; i < MOEK_LAYER_FLAGS; i++) flags += is->flags[i] != 0;
     for (i = 0; i < MOEK_DECODE_H / 2; i++) h += is->h[few ? turn ^ 1 : i % 2][i] != 0;
@@ -145,7 +145,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     h.discard = turn / 2 % 2;
     h.state = (moek_layer_state *)scratch(sizeof *h.state);
     memset(h.state, 0, sizeof *h.state);
-    if (now.row->most_tokens && turn % 2) {         /* the second launch, behind one that left its h */
+    if (now.row->max_tokens && turn % 2) {         /* the second launch, behind one that left its h */
         h.state->launches[0] = (unsigned long long)blocks;
         memset(h.state->h[0], 0x5a, sizeof h.state->h[0]);
     }
@@ -179,7 +179,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
 static void layer_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                        int kind)
 {
-    if (!leave_out(turns++, now.row->most_tokens ? 1 : 11))
+    if (!leave_out(turns++, now.row->max_tokens ? 1 : 11))
         layer_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, LAYER_PLAIN);
 }
 /* Rows with m = 4. */

@@ -211,7 +211,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_COMBINE: test_combine(); break;
     case MOEK_OP_REPACK:  test_repack(); break;
     case MOEK_OP_EXPAND:  test_expand(); break;
-    case MOEK_OP_LAYER:   now.row->most_tokens ? test_layer_few() : test_layer(); break;
+    case MOEK_OP_LAYER:   now.row->max_tokens ? test_layer_few() : test_layer(); break;
     case MOEK_OP_MLP:     test_mlp(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }

@@ -471,8 +471,8 @@ static int moek_rescale_copy_(const moek_rescale_ *a, size_t row, size_t from_ro
     n[MOEK_COUNT_scales_] += a->groups;
     n[MOEK_COUNT_scales_negative_] += e.negative;
     if (a->positive) n[MOEK_COUNT_signs_bad_] += e.negative;
-    moek_tally_most_(n, moek_factors_exponent_(low));
-    moek_tally_most_(n, moek_factors_exponent_(high));
+    moek_tally_max_(n, moek_factors_exponent_(low));
+    moek_tally_max_(n, moek_factors_exponent_(high));
     if (bytes == 1) {
         const int most = moek_rescale_power_(type, e.high, high), least = moek_rescale_power_(type, e.low, low);
         if (most - least >= (e8m0 ? MOEK_BINADES_ : MOEK_BINADES_E4M3_)) moek_rescale_fold_(a, row, 0, 1, most, n);
@@ -555,8 +555,8 @@ static void moek_rescale_open_(const moek_rescale_ *a, size_t row, size_t rows, 
     if (a->positive) n[MOEK_COUNT_signs_bad_] += seen.negative;
     n[MOEK_COUNT_scales_rounded_] += seen.rounded;
     n[MOEK_COUNT_scales_lost_] += seen.lost;
-    if (seen.high) moek_tally_most_(n, moek_factors_exponent_(moek_float_(seen.high)));
-    if (seen.high) moek_tally_most_(n, moek_factors_exponent_(moek_float_(seen.low + 1)));
+    if (seen.high) moek_tally_max_(n, moek_factors_exponent_(moek_float_(seen.high)));
+    if (seen.high) moek_tally_max_(n, moek_factors_exponent_(moek_float_(seen.low + 1)));
 }
 static void moek_rescale_rows_(const void *job, size_t begin, size_t end, uint64_t *n)
 {

@@ -74,7 +74,7 @@ MOEK_FN int moek_factors_exponent_(float v)
     return e;
 }
 
-MOEK_FN void moek_tally_most_(uint64_t *n, int exponent)
+MOEK_FN void moek_tally_max_(uint64_t *n, int exponent)
 {
     const uint64_t high = (uint64_t)(MOEK_EXPONENT_ + exponent), low = (uint64_t)(MOEK_EXPONENT_ - exponent);
     if (n[MOEK_COUNT_highest_] < high) n[MOEK_COUNT_highest_] = high;
@@ -112,7 +112,7 @@ MOEK_FN int moek_rescale_one_(const moek_rescale_ *a, size_t row, size_t from_ro
         n[MOEK_COUNT_scales_negative_] += sign;
         n[MOEK_COUNT_signs_bad_] += a->positive ? sign : 0;
     }
-    if (v != 0 && moek_is_finite_(v)) moek_tally_most_(n, moek_factors_exponent_(v));
+    if (v != 0 && moek_is_finite_(v)) moek_tally_max_(n, moek_factors_exponent_(v));
     return moek_rescale_power_(a->from.type, bits, v);
 }
 /* The scales of a row that are number `first` and each `step`th from there; returns the largest moek_rescale_power_. */

@@ -112,9 +112,9 @@ MOEK_DEVICE float moek_by_static_(float x, float inverse)
  * of fp8b128 with and without ue8m0 and of fp8c, and each `high` that moek_about_one_over_ may lead to, all were tried.
  * (With s above 2^104 low is a denormal: compiled to flush those, an exact tie may go the other way.) */
 typedef struct moek_inverse_ { float high, low; } moek_inverse_;
-MOEK_DEVICE uint32_t moek_most_t8_(moek_words_ x, int dtype)
+MOEK_DEVICE uint32_t moek_max_t8_(moek_words_ x, int dtype)
 {
-    return moek_most_t2_(moek_most_t2_(x.w[0], x.w[1], dtype), moek_most_t2_(x.w[2], x.w[3], dtype), dtype);
+    return moek_max_t2_(moek_max_t2_(x.w[0], x.w[1], dtype), moek_max_t2_(x.w[2], x.w[3], dtype), dtype);
 }
 MOEK_DEVICE int moek_finite_t_(uint32_t most, int dtype)
 {
@@ -158,15 +158,15 @@ MOEK_DEVICE uint2 moek_static_codes_(moek_words_ x, float inverse, int dtype)
  * `lanes` (a power of 2) lanes side by side have the group.  All lanes of a warp come here together. */
 MOEK_DEVICE float moek_group_codes_(uint2 *q, const moek_words_ *x, int parts, int lanes, int ue8m0, int dtype)
 {
-    uint32_t most = moek_most_t8_(x[0], dtype);
+    uint32_t most = moek_max_t8_(x[0], dtype);
     float s, top = 0, f[8];
     moek_inverse_ by;
     int h, i;
     #pragma unroll
-    for (h = 1; h < parts; h++) most = moek_most_t2_(most, moek_most_t8_(x[h], dtype), dtype);
+    for (h = 1; h < parts; h++) most = moek_max_t2_(most, moek_max_t8_(x[h], dtype), dtype);
     #pragma unroll
-    for (i = lanes / 2; i; i /= 2) most = moek_most_t2_(most, __shfl_xor_sync(0xffffffff, most, i), dtype);
-    most = moek_most_t2_(most, most >> 16, dtype) & 0x7fff;
+    for (i = lanes / 2; i; i /= 2) most = moek_max_t2_(most, __shfl_xor_sync(0xffffffff, most, i), dtype);
+    most = moek_max_t2_(most, most >> 16, dtype) & 0x7fff;
     if (__all_sync(0xffffffff, moek_finite_t_(most, dtype))) {
         moek_from_t2_(f, most, dtype);
         s = moek_finite_scale_(f[0], ue8m0);

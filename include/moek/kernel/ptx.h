@@ -322,7 +322,7 @@ MOEK_DEVICE uint32_t moek_numbers_to_e4m3x4_(float a, float b, float c, float d)
 }
 
 /* The larger |x| of two T, in both halves.  NaN is larger than Inf, and so are its bits. */
-MOEK_DEVICE uint32_t moek_most_t2_(uint32_t a, uint32_t b, int dtype)
+MOEK_DEVICE uint32_t moek_max_t2_(uint32_t a, uint32_t b, int dtype)
 {
     uint32_t most;
     if (dtype == MOEK_DTYPE_FP16)
@@ -366,13 +366,13 @@ MOEK_DEVICE void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 /* From sm_90 on: the larger of each half, unsigned; the smaller; two e4m3, in the low half of x, as f32. */
-MOEK_DEVICE uint32_t moek_most_u16_(uint32_t a, uint32_t b)
+MOEK_DEVICE uint32_t moek_max_u16_(uint32_t a, uint32_t b)
 {
     uint32_t c;
     asm("max.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
     return c;
 }
-MOEK_DEVICE uint32_t moek_least_u16_(uint32_t a, uint32_t b)
+MOEK_DEVICE uint32_t moek_min_u16_(uint32_t a, uint32_t b)
 {
     uint32_t c;
     asm("min.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
@@ -504,19 +504,19 @@ MOEK_FN uint32_t moek_numbers_to_e4m3x4_(float a, float b, float c, float d)
 {
     return moek_to_e4m3x2_(a, b) | moek_to_e4m3x2_(c, d) << 16;
 }
-MOEK_FN uint32_t moek_most_t2_(uint32_t a, uint32_t b, int dtype)
+MOEK_FN uint32_t moek_max_t2_(uint32_t a, uint32_t b, int dtype)
 {
     const uint32_t lo = a & 0x7fff, hi = a & 0x7fff0000, other_lo = b & 0x7fff, other_hi = b & 0x7fff0000;
     (void)dtype;
     return (lo > other_lo ? lo : other_lo) | (hi > other_hi ? hi : other_hi);
 }
 MOEK_FN float moek_about_one_over_(float s) { return 1.0f / s; }
-MOEK_FN uint32_t moek_most_u16_(uint32_t a, uint32_t b)
+MOEK_FN uint32_t moek_max_u16_(uint32_t a, uint32_t b)
 {
     const uint32_t low = a & 0xffff, high = a >> 16, other_low = b & 0xffff, other_high = b >> 16;
     return (low > other_low ? low : other_low) | (high > other_high ? high : other_high) << 16;
 }
-MOEK_FN uint32_t moek_least_u16_(uint32_t a, uint32_t b) { return a + b - moek_most_u16_(a, b); }
+MOEK_FN uint32_t moek_min_u16_(uint32_t a, uint32_t b) { return a + b - moek_max_u16_(a, b); }
 MOEK_FN uint32_t moek_low_twice_(uint32_t a) { return (a & 0xffff) * 0x00010001; }
 MOEK_FN uint32_t moek_high_twice_(uint32_t a) { return (a >> 16) * 0x00010001; }
 MOEK_FN uint32_t moek_select_(uint32_t mask, uint32_t a, uint32_t b) { return (a & mask) | (b & ~mask); }

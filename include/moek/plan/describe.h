@@ -141,7 +141,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     moek_append_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->chosen.combine->name);
     for (i = 0; i < plan->chosen.layers; i++) {
         const moek_kernel *const layer = plan->chosen.layer[i];
-        const int few = layer->most_tokens;
+        const int few = layer->max_tokens;
         int most = few ? few : moek_tile_rows_(plan, layer);
         while (few && most && !moek_decode_wins_(plan, most)) most--;
         if (most) moek_append_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", layer->name, most,

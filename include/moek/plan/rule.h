@@ -129,9 +129,9 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
     if (!moek_scales_known_(plan)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->chosen.layer[MOEK_CHOICE_LAYER - measured];
-        if (!k->most_tokens || moek_decode_fits_(plan, tokens)) return k;
+        if (!k->max_tokens || moek_decode_fits_(plan, tokens)) return k;
     }
-    for (i = 0; i < plan->chosen.layers && plan->chosen.layer[i]->most_tokens; i++)
+    for (i = 0; i < plan->chosen.layers && plan->chosen.layer[i]->max_tokens; i++)
         if (moek_decode_wins_(plan, tokens)) return plan->chosen.layer[i];
     if (!plan->chosen.layers_demanded && !moek_rule_one_launch_(f)) return NULL;
     for (; i < plan->chosen.layers; i++) {

@@ -141,7 +141,7 @@ static int moek_gemm_flags_(const moek_plan *plan, int gemms)
 {
     return plan->config.batch_invariant ? 0 : plan->chosen.up[gemms]->flags + plan->chosen.down[gemms]->flags;
 }
-static int moek_most_flags_(const moek_plan *plan)
+static int moek_max_flags_(const moek_plan *plan)
 {
     int i, most = 0;
     for (i = 0; i < plan->chosen.gemms; i++) if (moek_gemm_flags_(plan, i) > most) most = moek_gemm_flags_(plan, i);
@@ -150,7 +150,7 @@ static int moek_most_flags_(const moek_plan *plan)
     return most;
 }
 /* Bytes of partial sums that a block takes at most. */
-static int moek_most_scratch_(const moek_plan *plan)
+static int moek_max_scratch_(const moek_plan *plan)
 {
     int i, most = 0;
     for (i = 0; i < plan->chosen.gemms && !plan->config.batch_invariant; i++) {
@@ -169,7 +169,7 @@ static size_t moek_table_layout_(const moek_plan *plan, size_t *at)
     const size_t slots = plan->rows_per_expert ? 0 : (size_t)plan->rows * (size_t)plan->slots;
     const size_t rows = plan->rows_per_expert ? experts * (size_t)plan->rows_per_expert : slots;
     const size_t blocks = slots ? moek_max_blocks(slots, experts, moek_smallest_tile_(plan)) : 0;
-    const int flags = slots ? moek_most_flags_(plan) : 0, scratch = slots ? moek_most_scratch_(plan) : 0;
+    const int flags = slots ? moek_max_flags_(plan) : 0, scratch = slots ? moek_max_scratch_(plan) : 0;
     size_t used = 0;
     /* Flags lie first: the sort zeroes them, or the quantization of x. */
     at[MOEK_PLACE_FLAGS_] = moek_take_(&used, 4 * (size_t)flags);
