@@ -50,7 +50,7 @@ static moek_status stub(int op, int m, const void *args)
         say("(%d%s%s,early%d)", a->block_m, a->zero ? ",zero" : "", a->slot_row ? ",slot_row" : "", a->early);
     } else if (op == MOEK_OP_QUANT) {
         const moek_quant_args *a = (const moek_quant_args *)args;
-        say("(few%d%s%s,early%d)", a->max_blocks, a->zero ? ",zero" : "", a->target ? ",target" : "", a->early);
+        say("(max_blocks%d%s%s,early%d)", a->max_blocks, a->zero ? ",zero" : "", a->target ? ",target" : "", a->early);
     } else if (op == MOEK_OP_UP || op == MOEK_OP_DOWN) {
         say("(");
         say_gemm((const moek_gemm_args *)args);
@@ -98,6 +98,8 @@ static int make(moek_plan *plan, const moek_config *c, int fixed)
         w.w_up_scale = (const float *)at(12), w.w_down_scale = (const float *)at(13);
     if (moek_format_of(c->quant)->static_x && fixed)
         w.x_scale = (const float *)at(14), w.h_scale = (const float *)at(15);
+    if (moek_format_of(c->quant)->global_scale)
+        w.w_up_global_scale = (const float *)at(16), w.w_down_global_scale = (const float *)at(17);
     return moek_plan_bind(plan, &w) == MOEK_OK;
 }
 
@@ -267,7 +269,7 @@ static void host_time(const char *what, int quant, int tokens, int state, long c
     c.quant = quant, c.max_tokens = MOST, c.exclude = 1u << MOEK_BACKEND_CPU;
     c.block = format_block(moek_format_of(quant), 0);
     if (device_arch == 90 && format_in_fragments(moek_format_of(quant))) c.weight_layout = MOEK_WEIGHTS_TILED;
-    if (!make(&plan, &c, 1)) return;                   /* global scales */
+    if (!make(&plan, &c, 1)) return;
     run_args(&a, tokens, state);
     launched[0] = 0, silent = 0;
     moek_run(&plan, &a, NULL);
