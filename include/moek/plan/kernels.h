@@ -192,6 +192,12 @@ static void moek_append_sizes_(moek_text_ *t, const moek_config *c, int granule)
                      "that ranks differ in inter (docs/formats.md)", pad ? "; or, of " : "of ", granule);
 }
 
+/* How near a kernel is to what was asked for: better the same arch, then the format, then its block. */
+static int moek_likeness_(const moek_kernel *k, const moek_config *c, int arch)
+{
+    return 4 * (k->arch == arch) + (k->quant == c->quant ? 2 + (k->block == c->block) : 0);
+}
+
 static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)
 {
     const moek_config *c = o->config;
@@ -202,11 +208,9 @@ static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)
     int i;
     if (demanded && demanded->op == op && moek_kernel_refuses_(demanded, o, arch, reason, sizeof reason))
         MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
-    for (i = MOEK_KERNELS_ - 1; i >= 0; i--) {        /* same op; better the same arch, best also the format */
+    for (i = MOEK_KERNELS_ - 1; i >= 0; i--) {
         const moek_kernel *k = &moek_table_[i];
-        const int closer = !nearest || (k->arch == base) > (nearest->arch == base) ||
-                           (k->arch == nearest->arch && (k->quant == c->quant) >= (nearest->quant == c->quant));
-        if (k->op == op && closer) nearest = k;
+        if (k->op == op && (!nearest || moek_likeness_(k, c, base) >= moek_likeness_(nearest, c, base))) nearest = k;
     }
     moek_append_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
                  c->hidden, c->inter, moek_arch_name_(base));
