@@ -8,7 +8,7 @@
  * and on every rank, a thread or a process with a GPU of its own, which is the current device:
  *
  *     moek_ep_config group = {0};
- *     group.layer = &config;                                         rank and ranks are those of the communicator
+ *     group.layer = &config;                                         rank and ranks come from the communicator
  *     moek_ep_nccl_open(&wire, &ep, &group, comm, 0);                collective; wire.text says what was taken, and why
  *     moek_ep_join(&ep, &config);                                    from here as moek_ep.h says:
  *     moek_run(&plan, &args, stream);                                plan, bind, run

@@ -62,15 +62,15 @@
  * GPTQ, AWQ: their_zero may be NULL, for weights that are known to be symmetric.  AWQ: the order "gemm", in which bits
  * 4 n of a word hold element 0, 2, 4, 6, 1, 3, 5, 7.
  * "becomes" says what is written by default.  A format of the same elements (quant) has the same, or, int4_a8, scales
- * of another type: f32, which hold those of bf16 and fp16.
+ * of another type: f32, which hold bf16 and fp16.
  * Scales of integers may be negative; the report counts them.  Those of other formats may not.
  * Formats without zero points, and `zero` NULL: zero points must be the middle of the codes (8 or 128); the report
  * counts others as lost, and the verdict refuses them.  `zero` given and their_zero NULL: zero points become 8.
  *
  * SHAPES.  Say what the file says of each array (w_tensor, scale_tensor, zero_tensor, global_tensor), and a call whose
- * arrays are not those of the table is refused with a sentence: another group size, a transposed matrix, a byte an
+ * arrays are not in the table is refused with a sentence: another group size, a transposed matrix, a byte an
  * element where two are packed.  Sizes of 1 may be left out or be more; an array may have one size for two of the
- * table's, or several for one ([N][K / 32][16] for [N][K / 2]), as long as order and products are those of the table.
+ * table's, or several for one ([N][K / 32][16] for [N][K / 2]), as long as order and products are as in the table.
  *
  * SWIZZLED SCALES.  scale_order = MOEK_SCALE_ORDER_128X4: scales of a byte (MXFP4, MXFP8, NVFP4_*) as Blackwell's
  * tensor cores read them: blocks of 128 rows by 4 groups, [ceil(N / 128)][ceil(G / 4)][32][4][4], where row n, group k

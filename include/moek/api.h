@@ -72,7 +72,7 @@ typedef struct moek_config {
                                          (times num_dispatchers), enough unless a token names an expert twice         */
 
     int backend;                      /* demand one of MOEK_BACKEND_*; 0: the first that accepts                      */
-    unsigned exclude;                 /* bits 1u << MOEK_BACKEND_*: pass these over; not that of a demanded one       */
+    unsigned exclude;                 /* bits 1u << MOEK_BACKEND_*: pass these over; not the demanded one's          */
     int batch_invariant;              /* a token's result must not depend on the other tokens: one tile for all sizes,
                                          no dynamic fp8t                                                              */
     const char *kernel;               /* demand this row, by a name from moek_kernels(), for the op it serves         */
@@ -90,9 +90,9 @@ typedef struct moek_config {
     int group_score;                  /* MOEK_GROUP_SCORE_*, with groups; default: the method's (Mistral-4: TOP2)     */
     int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _SEPARATE, as with up_layout SEPARATE    */
     int inter_offset;                 /* fp8b128: number of this shard's first row of gate and of up in its block of 128
-                                         rows, (rank * inter) % 128; likewise of its first column of w_down.  Not 0:
+                                         rows, (rank * inter) % 128; the same of its first column of w_down.  Not 0:
                                          scales of gate and up are SEPARATE.  Of other formats where columns share
-                                         scales, of w or of x: likewise by these columns, and gate and up may be
+                                         scales, of w or of x: by these columns, and gate and up may be
                                          together.  Better, where ranks may differ in inter: cut by whole groups of
                                          scales, and leave this 0 (docs/formats.md)                                   */
     int block;                        /* columns of a scale of the weights, where a format leaves that open
@@ -223,7 +223,7 @@ typedef moek_status (*moek_launch)(const void *args, moek_stream stream);      /
 typedef struct moek_kernel {
     const char *name;
     int op, quant;                    /* MOEK_OP_UP, ...; MOEK_BF16, ... or 0: no such axis                           */
-    int hidden;                       /* baked in, or 0: any multiple of `granule` (and inter likewise)               */
+    int hidden;                       /* baked in, or 0: any multiple of `granule`, as inter is                       */
     int granule;
     int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis          */
     int arch;                         /* below 80: of the host, MOEK_ARCH_CPU (0) plain C, _AVX2, _AVX512, _NEON with
@@ -331,8 +331,8 @@ size_t      moek_alignment(const moek_plan *plan, const char *field);
  * The size stays the same; scales and biases stay as they are.  hidden and inter must be multiples of C.
  * Formats with weights of 4 bits, or of 8 and x in T, are tiled otherwise: in fragments, as tensor cores take them
  * (moek/ops.h draws them).  Scales and zero points of 4-bit weights are, too, by moek_repack_up_scale and _up_zero,
- * _down_scale and _down_zero, but for those of whole rows; global scales stay.  Their kernels on Hopper read weights
- * only so; hidden and inter must be multiples of 64.  back: tiled weights to those of a checkpoint.  `experts` of them
+ * _down_scale and _down_zero, but not scales of whole rows; global scales stay.  Their kernels on Hopper read weights
+ * only so; hidden and inter must be multiples of 64.  back: tiled weights to a checkpoint's order.  `experts` of them
  * at a time, `from` and `to` apart, both aligned to 16 bytes.
  * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
  * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
@@ -351,7 +351,7 @@ moek_status moek_repack_up_scale(const moek_plan *plan, const void *from, void *
 moek_status moek_repack_down_scale(const moek_plan *plan, const void *from, void *to, int experts, int back,
                                    moek_stream stream);
 moek_status moek_repack_up_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,
-                                moek_stream stream);             /* likewise, of formats that may have zero points */
+                                moek_stream stream);             /* formats that may have zero points              */
 moek_status moek_repack_down_zero(const moek_plan *plan, const void *from, void *to, int experts, int back,
                                   moek_stream stream);
 
@@ -514,7 +514,7 @@ extern const moek_prepare_finalize moek_local;        /* one rank, standard form
 extern const moek_prepare_finalize moek_batched;      /* one rank, batched format: [local_experts][rows][hidden]      */
 extern const moek_experts moek_standard_experts;      /* made of kernels of the table: for config.experts_impl, or to
                                                          compare plan.experts with                                    */
-extern const moek_experts moek_batched_experts;       /* likewise, for the batched format                             */
+extern const moek_experts moek_batched_experts;       /* the same for the batched format                              */
 
 /* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.  OK,
  * E_ARGUMENT (a NULL, a size below 0 or too large, an address that is not aligned, ue8m0 for a format without

@@ -55,7 +55,7 @@ enum {                                                /* how a group of experts 
     X(SPARSEMIXER,   104, SPARSEMIXER,  NONE,    0.0f,   MAX,  "Phi-3.5-MoE, top-2, jitter 0.01")               \
     X(LLAMA4_RENORM, 105, RAW,          SIGMOID_SUM, 0.0f, MAX, "top-k, sigmoid of the chosen, divide by the sum")
 /* SPARSEMIXER: m1 = max of the logits s, at expert i1; the first weight is softmax at i1 over the experts with
- * m1 - s <= 0.02 * max(|s|, m1).  Then without i1: m2, i2, and likewise with m2.                                   */
+ * m1 - s <= 0.02 * max(|s|, m1).  Then without i1: m2, i2, and the same with m2.                                   */
 #define MOEK_ROUTING_(name, number, score, normalize, eps, group, text) MOEK_ROUTE_##name = number,
 enum { MOEK_EACH_ROUTING(MOEK_ROUTING_) MOEK_ROUTE_COUNT_ };
 

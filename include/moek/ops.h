@@ -27,7 +27,7 @@
  *                   0, too, which decides the ids as ever, but the weights of the ids are NaN, so that y shows it
  *     SIGMOID       of -Inf and NaN 0, of +Inf 1
  *     SQRTSOFTPLUS  of -Inf, NaN and +Inf 0
- *     RAW           the logit; of NaN and Inf -1e38.  SPARSEMIXER: likewise
+ *     RAW           the logit; of NaN and Inf -1e38.  SPARSEMIXER: the same
  *   c = s + bias, -Inf if that is NaN.  Masked is an expert whose c is -Inf, or whose s is -1e38 or less (a raw logit).
  *   groups > 1: a group scores its best c, or, TOP2, the sum of its two best (of one expert: its c; NaN: -Inf); the
  *     topk_groups best stay, of equal ones the lower first.  No expert of another group is chosen, whatever those hold.
@@ -100,7 +100,7 @@ typedef struct moek_sort_args {
     int32_t *counts;                /* written: [experts]                                                            */
     int32_t *offsets;               /* written: [experts + 1]                                                        */
     int32_t *order;                 /* written: [offsets[experts]]: the slot of each sorted row                      */
-    int32_t *block_expert;          /* written: [num_blocks]; NULL: no row blocks, the next two likewise             */
+    int32_t *block_expert;          /* written: [num_blocks]; NULL: no row blocks, nor the next two                  */
     int32_t *block_row;             /* written: [num_blocks]                                                         */
     int32_t *num_blocks;            /* written: [1]                                                                  */
     int32_t *slot_row;              /* written: [slots]; standard: or NULL                                           */
@@ -127,7 +127,7 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *   e8m0 scales (mxfp8): s = 2^ceil(log2(amax / 448)) of each C columns, from 2^-127 on     q = e4m3(x / s)
  *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
- *   an Inf counts in those of fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
+ *   an Inf counts in fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
  *   s8 and e2m1 round to nearest even and saturate, to 127 and 6 on both sides.  They have no NaN, so it is
  *   in the scale that a NaN or Inf is seen: s = NaN (int8_a8: Inf of an Inf), and q = 0 (e2m1: 6 of the NaN or Inf
  *   itself, else 0 of x's sign).  Where all are zeros: s = 0, q = 0.
@@ -154,7 +154,7 @@ typedef struct moek_quant_args {
     void *q;                        /* written: rows of cols, T or e4m3                                              */
     void *scale;                    /* written: fp8t [1] (also when static); a scale a row: [rows]; others as above  */
     int32_t *zero;  int zeros;      /* written: zeros, so many; or NULL, 0                                           */
-    int early;                      /* 1: see above.  2: likewise, and the previous kernel writes nothing that is read
+    int early;                      /* 1: see above.  2: the same, and the previous kernel writes nothing that is read
                                        here, and reads nothing that is written here                                  */
     int max_blocks;                 /* > 0: at most so many blocks, of more threads, which leaves SMs to a kernel that
                                        runs beside.  Not for fp8c, nor for fp8t without static_scale                 */
@@ -177,24 +177,24 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *     int4_a8  a_scale[row],        w_scale[experts][w_rows][k/128]; each 128 of k are summed by themselves
  *     mxfp4_a8 a_scale[row][k/128], w_scale[experts][w_rows][k/32]; each 32 of k are summed by themselves
  *              (sm90: each 128, by the largest of their scales of w; terms of one below 2^-11 of that, or of 2^-127,
- *              may count as 0.  After `expand` the largest is that of 128 x 128)
+ *              may count as 0.  After `expand` the largest of 128 x 128)
  *     nvfp4_a8 a_scale[row],        w_scale[experts][w_rows][k/16] and its global scale; each 16 of k are summed by
  *              themselves
  *              (sm90: each 128.  w times its scale rounds to e4m3 first, times the power of 2 that brings the largest
  *              of their scales to 32 .. 60: only +-1.5, 3 and 6 may change.  What that brings below 2^-5 counts as 0)
  *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its global scale; each 16 of
  *              k are summed by themselves
- *     int8_a8  as fp8c; the sum is that of the integers, rounded to f32 once
+ *     int8_a8  as fp8c; the sum of the integers, rounded to f32 once
  *     fp8b128  a_scale[row][k/128], w_scale[experts][ceil(w_rows/128)][ceil(k/128)]; each 128 of k is summed by itself,
  *              multiplied by both scales and then added.  Where scales of gate and up are apart, there are
  *              ceil((n_offset + n)/128) rows of them for each, and row j of gate, or of up, takes number
  *              (n_offset + j)/128.  k_offset: the groups of k, of a_scale as of w_scale, are the ceil((k_offset + k)/
  *              128) whose number g has k from 128 g - k_offset on.                                                   */
-/* w, its bias and its scales as kernels see them, in two halves.  [0]: gate; in some kernels, that of gate and up which
+/* w, its bias and its scales as kernels see them, in two halves.  [0]: gate; in some kernels, whichever of gate and up
  * lies first in memory.  [1]: the other.  Not gated: both halves are all of w. */
 typedef struct moek_gate_up {
     const void *w[2], *bias[2];     /* row 0 of expert 0 (bias: or NULL)                                             */
-    const float *scale[2];          /* fp8t, fp8c, and where each row has scales (of another type: cast): likewise.
+    const float *scale[2];          /* fp8t, fp8c, and where each row has scales (of another type: cast): the same.
                                        fp8b128: for row j, row (shift + j * step) / 128 of scales from here on       */
     int shift[2];
     int step;                       /* rows from j to j + 1                                                          */
@@ -267,12 +267,12 @@ typedef struct moek_gemm_more_args {
     const float *w_global_scale;    /* global scale: [experts], gated [experts][2] of what comes first in w and of the
                                        other; else NULL                                                              */
     const float *gate_global_scale; /* with w_gate: [experts] of w_gate; w_global_scale is [experts] of w then       */
-    const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as those of w, each row
+    const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as w has, each row
                                        from a byte on; w - zero counts.  tiled, with groups of less than k: as `repack`
                                        has them, aligned to 16 bytes.  NULL: there are none                          */
     const void *gate_zero;          /* with w_gate: of w_gate                                                        */
     const float *a_global_scale;    /* of a, on top of a_scale: [1], where the format has that; else NULL            */
-    const float *global[2];         /* as moek_gate_up has scales, found likewise.  Of expert 0, or NULL             */
+    const float *global[2];         /* as moek_gate_up has scales, found so too.   Of expert 0, or NULL             */
     int globals;                    /* from an expert to the next                                                    */
     const void *zero[2];            /* row 0 of expert 0, or NULL                                                    */
 } moek_gemm_more_args;

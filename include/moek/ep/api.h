@@ -24,7 +24,7 @@ enum { MOEK_EP_OPENING, MOEK_EP_COUNTS, MOEK_EP_DISPATCH, MOEK_EP_COMBINE };    
  * group.  A piece: `bytes` from `from` go to rank `rank`, and as many come from it to `to`.  All ranks are asked in the
  * same order, and pieces of a pair of ranks have the same order and sizes on both.  0: enqueued.
  * With move_gathers the first of allgather's dispatch are of rank MOEK_EP_EVERY, and the same on all ranks: they go to
- * all others, those of rank p come to `to` + p * bytes (an all-gather in place: `from` is where its own would come to).
+ * all others, rank p's bytes come to `to` + p * bytes (an all-gather in place: `from` is where its own would come to).
  */
 enum { MOEK_EP_EVERY = -1 };
 typedef struct moek_ep_piece { int rank; const void *from; void *to; size_t bytes; } moek_ep_piece;
@@ -40,7 +40,7 @@ typedef struct moek_ep_config {
     int combine;                      /* MOEK_EP_REDUCED, _REDUCED_F32, _EXACT                                        */
     int placement;                    /* MOEK_EP_LINEAR, _ROUND_ROBIN                                                 */
     const int32_t *owner;             /* [physical_experts]: rank of each, or NULL.  Host memory, not kept            */
-    int max_tokens;                   /* the most tokens a rank sends at once; 0: those of a chunk of the layer       */
+    int max_tokens;                   /* the most tokens a rank sends at once; 0: tokens of a chunk of the layer      */
     int max_rows;                     /* alltoall: the most rows a rank receives; 0: ranks * max_tokens: enough.  With
                                          `move`: rounded up, and a share of 1 / ranks for the rows of each rank       */
     int handles;                      /* operations in flight, 1 or 2; 0: 1                                           */
@@ -127,7 +127,7 @@ moek_status moek_ep_open_(moek_ep *ep, const moek_ep_config *config, void *const
 
 /* MOEK_EP_GPU, with ranks in several processes of a host (cudaIpc): fills base[0 .. ranks - 1] for moek_ep_open, on
  * every rank.  window: this rank's own, anywhere in what cudaMalloc gave.  gather(context, mine, all, bytes) brings
- * `bytes` of each rank to all ranks, those of rank p to all + p * bytes, and returns 0 if that went well: by
+ * `bytes` of each rank to all ranks, rank p's bytes to all + p * bytes, and returns 0 if that went well: by
  * MPI_Allgather, ncclAllGather or files.  It is called twice; all ranks get OK or none.  OK, E_ARGUMENT, E_BACKEND,
  * E_CUDA, with a sentence in why.  Close when all ranks are done, before anybody frees a window.                     */
 typedef int (*moek_ep_gather)(void *context, const void *mine, void *all, size_t bytes);

@@ -170,7 +170,7 @@ MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden, int x_stride)
 
 /* 4-byte words of a row's scales on the wire: floats, or bytes, four in a word.  how: MOEK_EP_FLOATS_, ... */
 MOEK_DEVICE int moek_ep_scale_words_(int groups, int how) { return how == MOEK_EP_FLOATS_ ? groups : (groups + 3) / 4; }
-/* The scales of a row in memory, of which `all` has those of row 0. */
+/* The scales of a row in memory, of which `all` has row 0's. */
 MOEK_DEVICE const char *moek_ep_scales_at_(const void *all, size_t row, int groups, int how)
 {
     return (const char *)all + row * (how == MOEK_EP_BYTES_ ? (size_t)groups : 4 * (size_t)groups);

@@ -52,7 +52,7 @@ static uint64_t moek_ep_device_mark_(int ordinal)
     return hash >> 1 | 1;
 }
 
-/* Checks that each base[p] is GPU memory, and that of this rank on the current device; turns on peer access to the
+/* Checks that each base[p] is GPU memory, and this rank's memory on the current device; turns on peer access to the
  * others. */
 static moek_status moek_ep_reach_windows_(moek_ep *ep, void *const *base, moek_text_ *why)
 {

@@ -289,7 +289,7 @@ moek_status moek_ep_join(const moek_ep *ep, moek_config *config)
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
-/* Compares line n of the handshake of rank p with that of this rank. */
+/* Compares line n of the handshake of rank p with this rank's. */
 static moek_status moek_ep_compare_(moek_ep *ep, int n, int p, const uint64_t *mine, moek_text_ *why)
 {
     const int first = n * MOEK_EP_HANDSHAKE_WORDS_;

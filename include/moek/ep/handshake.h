@@ -32,7 +32,7 @@ enum { MOEK_EP_WIRE_VERSION_ = 7 };                    /* of the protocol betwee
     X(batch_invariant, INT_, 0) X(router_eps, FLOAT_, 0) X(group_score, INT_, 0) X(up_scales, INT_, 0) \
     X(inter_offset, INT_, 0)
 
-/* X(name, value): fields of the group, before and after those of the layer.  A field that other defaults derive from
+/* X(name, value): fields of the group, before and after the layer's fields.  A field that other defaults derive from
  * comes first, so that the error names the field that the user set.  ep: settled, with its layout; c: its config.
  * MIDDLE: X(name, how, value), where a value may be a float. */
 #define MOEK_EACH_EP_FIRST_FIELD_(X) \

@@ -200,7 +200,7 @@ static int moek_ep_tag_(const moek_plan *plan)
 }
 
 /* The layout for rows of message m.  In arrays, rows of x must be dense, because the experts read them in place; in the
- * group's layout strides are those of the largest rows. */
+ * group's layout strides fit the largest rows. */
 static moek_ep_layout moek_ep_fields_(const moek_ep *ep, const moek_ep_message_ *m)
 {
     moek_ep_layout l = ep->layout;

@@ -1,4 +1,4 @@
-/* moek/ep/layout.h -- the layout of a window: what lies where, who writes it, and where experts live.
+/* moek/ep/layout.h -- the layout of a window: what lies where, which side writes it, and where experts live.
  *
  * Every rank has one window; all windows have the same layout.  base[p] is the window of rank p.  S handles, R ranks,
  * K slots (topk + shared_slots), T tokens of a rank, P physical experts, H hidden:
@@ -26,7 +26,7 @@
  *
  * A line is 128 bytes and has one writer.  A received row has fields; each field has an offset and a stride:
  *     low_latency  [R][T] messages  { token, ids [K], weights [K], order [K], x, scale }, one after the other, so that
- *                  one copy moves a row.  On GPUs message t is that of token t; x is not written if the token has no
+ *                  one copy moves a row.  On GPUs message t is token t's; x is not written if the token has no
  *                  expert here.  order: the index of a slot's row among the rows that its expert gets from this rank.
  *                  partial is 0 where nothing has arrived or where the result was already read
  *     alltoall     arrays x [max_rows], scale [..], ...: rows of rank 0, then of rank 1, and so on, without gaps.  Rows

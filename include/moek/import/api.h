@@ -35,7 +35,7 @@ extern "C" {
     X(MXFP8,          21, MXFP8,     ROWS,     0,    ROWS,   DEFAULT, NONE,   0, NONE) \
     X(NVFP4_GGUF,     22, NVFP4_A16, GGUF_64,  0,    BLOCKS, DEFAULT, NONE,   0, TIMES) \
     X(Q4_0_GGUF,      23, INT4_A16,  GGUF,     0,    BLOCKS, FP16,    NONE,   0, NONE)
-/* Weights that nobody has quantized yet; X(name, number), name being that of their MOEK_DTYPE_*. */
+/* Weights that nobody has quantized yet; X(name, number), name as in MOEK_DTYPE_*. */
 #define MOEK_EACH_PLAIN_SOURCE(X) X(BF16, 13) X(FP16, 14) X(F32, 15)
 #define MOEK_SOURCE_(name, number, quant, codes, flip, scales, type, zeros, less, global) MOEK_FROM_##name = number,
 #define MOEK_PLAIN_SOURCE_(name, number) MOEK_FROM_##name = number,
@@ -106,7 +106,7 @@ typedef struct moek_import_args {
     int row_step;                     /* rows of w, scale and zero from a row of this matrix to the next; 0: 1;
                                          2: gate or up of rows that are interleaved                                   */
     const int32_t *row_order;         /* [rows] or NULL: row j of what is written is row row_order[j] of what is read */
-    const int32_t *column_order;      /* [columns] or NULL: likewise.  Scales and zero points do not move             */
+    const int32_t *column_order;      /* [columns] or NULL: the same. Scales and zero points do not move             */
     moek_import_report *report;       /* or NULL; added to                                                            */
     char *why;                        /* NULL, or where a sentence goes if the call is refused                        */
     size_t why_size;

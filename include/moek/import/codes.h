@@ -8,11 +8,11 @@
  *     WORDS    ROWS, but each row ends with a whole word
  *     GPTQ     [ceil(columns / slots)][rows]: a word has successive columns of a row
  *     ACROSS   [ceil(rows / slots)][columns]: successive rows of a column
- *     TURNED   [columns][ceil(rows / slots)]: likewise
+ *     TURNED   [columns][ceil(rows / slots)]: the same
  *     AWQ      TURNED, with slots 0 .. 7 for rows 0, 2, 4, 6, 1, 3, 5, 7
  *     GGUF     [rows][columns / 8], 4 words in a block of 32 columns, behind its scale (`lead` bytes): byte j has
  *              elements j and j + 16
- *     GGUF_64  likewise, 8 words in a block of 64, behind 4 scales: byte j of each 8 has elements j and j + 8 of 16
+ *     GGUF_64  the same, 8 words in a block of 64, behind 4 scales: byte j of each 8 has elements j and j + 8 of 16
  *     BYTES    [rows][ceil(columns / 4)]: ROWS, with a byte for an element of 4 bits, two's complement               */
 #ifndef MOEK_IMPORT_CODES_H
 #define MOEK_IMPORT_CODES_H

@@ -244,7 +244,7 @@ static void moek_recode_gptq_(const moek_recode_ *a, size_t row, size_t count, m
 }
 
 enum { MOEK_STRIP_ = MOEK_PIECE_ROWS_ / 8 };           /* words of 8 rows */
-/* Slots of 4 bits of 8 words change places, in each of n columns: that of 4 i in word j, and 4 j in word i. */
+/* Slots of 4 bits of 8 words change places, in each of n columns: slot 4 i of word j and slot 4 j of word i. */
 static void moek_turn_(uint32_t x[8][MOEK_STRIP_], size_t n)
 {
     uint32_t t[MOEK_STRIP_];

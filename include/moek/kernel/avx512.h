@@ -1,5 +1,5 @@
 /* moek/kernel/avx512.h -- helpers of the rows of arch avx512: AVX-512 with VNNI (moek/kernel/isa.h).  The bits are
- * those of plain C in digits.h. */
+ * plain C's in digits.h. */
 #include "avx2.h"
 #ifndef MOEK_AVX512_H
 #define MOEK_AVX512_H

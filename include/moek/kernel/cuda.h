@@ -218,7 +218,7 @@ MOEK_DEVICE uint32_t moek_e8m0_codes_(uint2 *q, moek_words_ x, int lanes, int dt
     *q = moek_to_e4m3x8_(f);
     return code;
 }
-/* nvfp4_a4: the e4m3 of a group of 16 under the scale `all`, and codes, likewise, of two lanes; over: 1 / all, or 0. */
+/* nvfp4_a4: the e4m3 of a group of 16 under the scale `all`, and the codes of two lanes; over: 1 / all, or 0. */
 MOEK_DEVICE uint32_t moek_e2m1_codes_(uint32_t *q, moek_words_ x, float all, float over, int dtype)
 {
     float f[8], s, factor;

@@ -68,7 +68,7 @@ typedef struct moek_set_ {
 
 /* a * b + c, rounded once, where the processor has no such instruction: the product is exact in double, and the sum is
  * right unless it lies in the middle between two f32, or is subnormal.  There what the sum lost decides: a last bit of
- * 1 says that it is not in the middle.  (Some fmaf, as that of MinGW, round twice.) */
+ * 1 says that it is not in the middle.  (Some fmaf, as MinGW's, round twice.) */
 MOEK_CPU_FN float moek_fma_(float a, float b, float c)
 {
 #if defined(FP_FAST_FMAF) || defined(__FP_FAST_FMAF)
@@ -90,7 +90,7 @@ MOEK_CPU_FN float moek_fma_(float a, float b, float c)
 }
 
 MOEK_CPU_FN int moek_lane_columns_(int element) { return element == MOEK_ELEMENT_S8 ? 4 : 8; }
-/* A code as an integer; that of e2m1 is twice the value. */
+/* A code as an integer; of e2m1 twice the value. */
 MOEK_CPU_FN int moek_code_(int element, int code)
 {
     static const int8_t e2m1[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
@@ -141,7 +141,7 @@ MOEK_CPU_FN uint32_t moek_encode_plain_(moek_x_chunk_ *to, const float *x, int e
     return found;
 }
 MOEK_CPU_FN void moek_place_plain_(moek_x_chunk_ *to, const int8_t *x) { memcpy(to->digit[0], x, MOEK_CHUNK); }
-/* Of a lane: the sum of codes times `digit`, which is that of its first byte. */
+/* Of a lane: the sum of codes times `digit`, the digit of its first byte. */
 MOEK_CPU_FN int32_t moek_lane_(int element, const uint8_t *codes, const int8_t *digit)
 {
     int32_t sum = 0;

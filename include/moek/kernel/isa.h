@@ -45,7 +45,7 @@
 #define MOEK_HAVE_SET_(arch) \
     ((arch) == 0 || (((arch) == 2 || (arch) == 5) && MOEK_HAVE_X86_) || ((arch) == 12 && MOEK_HAVE_NEON_))
 
-/* Are rows of `below` taken, too, where those of `arch` are?  (Both below 80.) */
+/* Are rows of `below` taken, too, where rows of `arch` are?  (Both below 80.) */
 #define MOEK_SET_BELOW_(below, arch) ((below) == (arch) || (below) == 0 || ((below) == 2 && (arch) == 5))
 
 /* Plain C that is compiled for AVX-512 reads weights as fast as rows of the set; s8 beside T faster (docs/notes). */

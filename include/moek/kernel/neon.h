@@ -1,5 +1,5 @@
-/* moek/kernel/neon.h -- helpers of the rows of arch neon: Arm's sdot (moek/kernel/isa.h).  The bits are those of plain
- * C in digits.h. */
+/* moek/kernel/neon.h -- helpers of the rows of arch neon: Arm's sdot (moek/kernel/isa.h).  The bits are plain C's
+ * in digits.h. */
 #include "digits.h"
 #ifndef MOEK_NEON_H
 #define MOEK_NEON_H

@@ -84,7 +84,7 @@ static MOEK_UNUSED void moek_find_gate_up_of_(moek_gemm_args *a, int bits, int s
 {
     moek_find_gate_up_by_(a, (size_t)a->k * (size_t)bits / 8, scale_bits, scale_rows, scale_columns, in_memory);
 }
-/* Likewise what moek_gemm_more_args has, after the above. */
+/* The same of what moek_gemm_more_args has, after the above. */
 static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int scale_columns)
 {
     const moek_gemm_args *const g = &a->gemm;

@@ -188,7 +188,7 @@ MOEK_DEVICE const void *moek_opaque_ptr_(const void *p)
     return p;
 }
 
-/* Copy 4 bytes likewise, through L1. */
+/* Copy 4 bytes in the same way, through L1. */
 MOEK_DEVICE void moek_cp_async4_(void *shared, const void *global)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n"

@@ -277,7 +277,7 @@ MOEK_DEVICE void moek_named_wait_(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;\n" :: "r"(id), "r"(threads) : "memory");
 }
-/* The same without a wait: those who wait there see what this one did before. */
+/* The same without a wait: threads that wait there see what this one did before. */
 MOEK_DEVICE void moek_named_arrive_(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;\n" :: "r"(id), "r"(threads) : "memory");

@@ -158,7 +158,7 @@ MOEK_DEVICE void moek_order_of_(uint16_t *order, int *cursor, const uint16_t *id
 
 /* The same where each slot has a number among those of its expert, `place`, in two steps with a barrier between, each
  * by `threads` threads, of which this is t.  First slots are listed by expert, in any order; 1: an expert has so many
- * that moek_order_of_ must do it.  Then each of the slots [from, until) gets its place: its rank among those of its
+ * that moek_order_of_ must do it.  Then each of the slots [from, until) gets its place: its rank among the slots of its
  * expert is counted, so they must be few. */
 MOEK_DEVICE int moek_order_list_(const uint16_t *place, uint16_t *list, const uint16_t *ids, int slots, const int *row,
                                  int t, int threads)
@@ -285,7 +285,7 @@ MOEK_DEVICE void moek_work_range_of_(const moek_gemm_args *a, moek_work_range_ *
     }
 }
 
-/* The sums of a tile that is cut along k: the block with its first stage adds those of the others.  By `consumers`
+/* The sums of a tile that is cut along k: the block with its first stage adds the others' sums.  By `consumers`
  * threads, from number 128 on, n sums each.  first: this block's first stage of the tile.  1: the tile is another
  * block's. */
 MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_args *a, const moek_work_range_ *p, float *sum, int n,

@@ -15,7 +15,7 @@ enum { MOEK_BY_SCALES_ = -1, MOEK_BY_ZEROS_ = -2, MOEK_BY_LOGITS_ = -3 };       
     X(w_up_global_scale, 4) X(w_down_global_scale, 4) X(w_gate_global_scale, 4) X(x_scale, 4) X(h_scale, 4) \
     X(router_bias, 4) X(router_expert_scale, 4) X(router_table, 4) X(replicas, 4) X(replica_count, 4) \
     X(expert_map, 4) X(expert_load, 8)
-/* Of args, those of the workspace come first: a run checks them by themselves. */
+/* Of args, arrays of the workspace come first: a run checks them by themselves. */
 #define MOEK_EACH_ARGS_ADDRESS_(X) \
     X(workspace, 256) X(state, 256) X(x, 16) X(y, 16) X(shared_y, 16) X(router_logits, MOEK_BY_LOGITS_) \
     X(topk_ids, 4) X(topk_ids64, 8) X(topk_weights, 4) X(token_ids, 4) X(shared_weights, 4) X(is_padding, 1)

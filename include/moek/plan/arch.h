@@ -7,7 +7,7 @@
 /* Memory of the host, not of a device: MOEK_ARCH_CPU and the sets of instructions. */
 static int moek_arch_is_host_(int arch) { return MOEK_ARCH_IS_HOST_(arch); }
 
-/* Are rows of `below` taken, too, where those of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own. */
+/* Are rows of `below` taken, too, where rows of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own. */
 static int moek_arch_below_(int below, int arch, int gemm)
 {
     if (below == arch) return 1;

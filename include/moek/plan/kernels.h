@@ -181,7 +181,7 @@ static int moek_append_left_out_(moek_text_ *t, const moek_config *c, int op, in
     return 1;
 }
 
-/* Sizes that are no multiples of what kernels take: padded, or those of a shard cut elsewhere. */
+/* Sizes that are no multiples of what kernels take: padded, or a shard's that is cut elsewhere. */
 static void moek_append_sizes_(moek_text_ *t, const moek_config *c, int granule)
 {
     const int shard = c->inter % granule || c->inter_offset % granule;

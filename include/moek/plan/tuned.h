@@ -69,7 +69,7 @@ static int moek_cell_quant_(moek_cell_ w)
     return 0;
 }
 
-/* To the next line that says something; 0: there is none.  Counts all its cells, keeps those of the columns. */
+/* To the next line that says something; 0: there is none.  Counts all its cells, keeps the cells of the columns. */
 static int moek_tuned_next_(moek_tuned_line_ *line)
 {
     while (*line->next) {
