@@ -10,12 +10,12 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(0, 0, 0, 90, moek_expand_on_sm90_t256)
-static __global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(MOEK_SM90_THREADS_(256))
 moek_expand_on_sm90_t256_blocks_(const moek_expand_args args)
 {
     moek_expand_fragments_<256, moek_format_nvfp4_a8_>::blocks(args);
 }
-static __global__ void __launch_bounds__(256)
+static __global__ void __launch_bounds__(MOEK_SM90_THREADS_(256))
 moek_expand_on_sm90_t256_rows_(const moek_expand_args args)
 {
     moek_expand_fragments_<256, moek_format_nvfp4_a8_>::rows(args);

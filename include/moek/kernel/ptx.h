@@ -151,10 +151,11 @@ MOEK_DEVICE int moek_turn_(unsigned long long *count, unsigned blocks)
  * at most, by which its launcher knows that there is no code. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MOEK_SM90_CODE_ 1
-#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(threads, 1)
+#define MOEK_SM90_THREADS_(threads) (threads)
 #else
-#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(32, 1)
+#define MOEK_SM90_THREADS_(threads) 32
 #endif
+#define MOEK_SM90_BOUNDS_(threads) __launch_bounds__(MOEK_SM90_THREADS_(threads), 1)
 
 #define MOEK_READY_SM90_(kernel, threads, shared) moek_ready_sm90_((const void *)(kernel), (threads), (shared))
 static MOEK_UNUSED moek_status moek_ready_sm90_(const void *kernel, int threads, int shared)
@@ -445,6 +446,7 @@ MOEK_DEVICE uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
 #else
 #define MOEK_SM_SHARED_ 232448
 #define MOEK_SM90_CODE_ 1
+#define MOEK_SM90_THREADS_(threads) (threads)
 #define MOEK_SM90_BOUNDS_(threads)
 #define MOEK_READY_SM90_(kernel, threads, shared) MOEK_READY_(kernel, shared)
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
