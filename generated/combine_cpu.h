@@ -10,44 +10,47 @@
 
 #if MOEK_INSTANCE_(0, 0, 0, 0, moek_combine_h0_on_cpu)
 #define MOEK_NAME_ moek_combine_h0_on_cpu
+#define MOEK_K_(x) moek_combine_h0_on_cpu_##x##_
+
+/* A token. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long t)
+{
+    const moek_combine_args *const a = (const moek_combine_args *)data;
+    enum { STRETCH = 512 };
+    const size_t h = (size_t)a->hidden;
+    const size_t rows_stride = a->rows_stride ? (size_t)a->rows_stride : h;
+    const size_t add_at = (size_t)t * (a->addend_stride ? (size_t)a->addend_stride : h);
+    const uint16_t *const addend = a->addend ? (const uint16_t *)a->addend + add_at : NULL;
+    const size_t y_at = (size_t)t * (a->y_stride ? (size_t)a->y_stride : h);
+    size_t j0, j, n;
+    int k;
+    for (j0 = 0; j0 < h; j0 += STRETCH) {
+        float sum[STRETCH] = {0};
+        n = h - j0 < STRETCH ? h - j0 : (size_t)STRETCH;
+        for (k = 0; k < a->topk; k++) {
+            const size_t slot = (size_t)t * a->topk + k;
+            const int32_t id = a->ids ? a->ids[slot] : 0, row = a->slot_row ? a->slot_row[slot] : (int32_t)slot;
+            const float weight = a->weights ? a->weights[slot] : 1.0f;
+            const uint16_t *from;
+            if (id < 0 || (a->ids && id >= a->experts) || row < 0) continue;
+            from = (const uint16_t *)a->rows + (size_t)row * rows_stride + j0;
+            for (j = 0; j < n; j++) sum[j] += weight * moek_from_t_(from[j], a->dtype);
+        }
+        for (j = 0; j < n; j++) {
+            const float add = addend ? moek_from_t_(addend[j0 + j], a->dtype) : 0.0f;
+            ((uint16_t *)a->y)[y_at + j0 + j] = moek_to_t_(sum[j] + add, a->dtype);
+        }
+    }
+}
 
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_combine_args *a = (const moek_combine_args *)args;
-    enum { STRETCH = 512 };
-    int t;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    MOEK_PARALLEL_FOR
-    for (t = 0; t < a->tokens; t++) {
-        const size_t h = (size_t)a->hidden;
-        const size_t rows_stride = a->rows_stride ? (size_t)a->rows_stride : h;
-        const size_t add_at = (size_t)t * (a->addend_stride ? (size_t)a->addend_stride : h);
-        const uint16_t *const addend = a->addend ? (const uint16_t *)a->addend + add_at : NULL;
-        const size_t y_at = (size_t)t * (a->y_stride ? (size_t)a->y_stride : h);
-        size_t j0, j, n;
-        int k;
-        for (j0 = 0; j0 < h; j0 += STRETCH) {
-            float sum[STRETCH] = {0};
-            n = h - j0 < STRETCH ? h - j0 : (size_t)STRETCH;
-            for (k = 0; k < a->topk; k++) {
-                const size_t slot = (size_t)t * a->topk + k;
-                const int32_t id = a->ids ? a->ids[slot] : 0, row = a->slot_row ? a->slot_row[slot] : (int32_t)slot;
-                const float weight = a->weights ? a->weights[slot] : 1.0f;
-                const uint16_t *from;
-                if (id < 0 || (a->ids && id >= a->experts) || row < 0) continue;
-                from = (const uint16_t *)a->rows + (size_t)row * rows_stride + j0;
-                for (j = 0; j < n; j++) sum[j] += weight * moek_from_t_(from[j], a->dtype);
-            }
-            for (j = 0; j < n; j++) {
-                const float add = addend ? moek_from_t_(addend[j0 + j], a->dtype) : 0.0f;
-                ((uint16_t *)a->y)[y_at + j0 + j] = moek_to_t_(sum[j] + add, a->dtype);
-            }
-        }
-    }
+    if (a) moek_parallel_for_(stream, a->tokens, MOEK_K_(task), a);
     return MOEK_OK;
 }
 
 #undef MOEK_NAME_
+#undef MOEK_K_
 #endif
 #endif

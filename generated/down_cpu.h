@@ -114,39 +114,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -240,39 +230,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -381,39 +361,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -550,39 +520,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 8, 1, 32, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -684,39 +644,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -818,39 +768,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -967,39 +907,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1138,39 +1068,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 4, 8, 1, 32, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1328,39 +1248,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 4, 8, 1, 32, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1503,40 +1413,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1681,40 +1581,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1862,40 +1752,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2034,39 +1914,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 4, 32, 1, 128, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2158,39 +2028,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    double sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        double sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2292,39 +2152,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2481,40 +2331,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 32, 0);
     moek_find_more_(&found, 4, 32);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2671,40 +2511,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 64, 0);
     moek_find_more_(&found, 4, 64);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2856,40 +2686,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 128, 0);
     moek_find_more_(&found, 4, 128);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3017,40 +2837,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 0, 0);
     moek_find_more_(&found, 4, 0);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3157,39 +2967,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 34, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3296,39 +3096,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3435,39 +3225,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 20, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3574,39 +3354,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 22, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3713,39 +3483,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 24, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3852,39 +3612,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 84, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3991,39 +3741,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 110, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4130,39 +3870,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 144, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4269,39 +3999,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 176, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4408,39 +4128,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 210, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4547,39 +4257,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4686,39 +4386,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 136, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 

@@ -60,27 +60,39 @@ static MOEK_UNUSED float MOEK_K_(max)(const moek_quant_args *a, size_t source)
     return top;
 }
 
-/* The scale of all live rows.  Each part of the sources has its own maximum, so that threads do not meet. */
-static MOEK_UNUSED float MOEK_K_(scale)(const moek_quant_args *a)
+/* Rows of x that are read, and the parts they are looked at in. */
+static MOEK_UNUSED int MOEK_K_(sources)(const moek_quant_args *a)
 {
-    const int sources = a->rows > 0 ? (a->rows - 1) / a->source_div + 1 : 0;
-    const int parts = sources < MOEK_QUANT_PARTIALS ? sources : MOEK_QUANT_PARTIALS;
+    return a->rows > 0 ? (a->rows - 1) / a->source_div + 1 : 0;
+}
+static MOEK_UNUSED int MOEK_K_(parts)(const moek_quant_args *a)
+{
+    const int sources = MOEK_K_(sources)(a);
+    return sources < MOEK_QUANT_PARTIALS ? sources : MOEK_QUANT_PARTIALS;
+}
+static MOEK_UNUSED void MOEK_K_(part)(const void *data, long long part)
+{
+    const moek_quant_args *const a = (const moek_quant_args *)data;
+    const int sources = MOEK_K_(sources)(a), parts = MOEK_K_(parts)(a);
+    int source, r;
+    a->partial[part] = 0;
+    for (source = (int)part; source < sources; source += parts) {
+        const int end = a->rows - source * a->source_div < a->source_div ? a->rows : (source + 1) * a->source_div;
+        for (r = source * a->source_div; r < end && !MOEK_K_(live)(a, r); r++) { }
+        if (r < end) {
+            const float most = MOEK_K_(max)(a, (size_t)source);
+            if (most > a->partial[part]) a->partial[part] = most;
+        }
+    }
+}
+/* The scale of all live rows.  Each part of the sources has its own maximum, so that threads do not meet. */
+static MOEK_UNUSED float MOEK_K_(scale)(const moek_quant_args *a, moek_stream stream)
+{
+    const int parts = MOEK_K_(parts)(a);
     float top = 0;
     int part;
     if (a->static_scale) return a->static_scale[0];
-    MOEK_PARALLEL_FOR
-    for (part = 0; part < parts; part++) {
-        int source, r;
-        a->partial[part] = 0;
-        for (source = part; source < sources; source += parts) {
-            const int end = a->rows - source * a->source_div < a->source_div ? a->rows : (source + 1) * a->source_div;
-            for (r = source * a->source_div; r < end && !MOEK_K_(live)(a, r); r++) { }
-            if (r < end) {
-                const float most = MOEK_K_(max)(a, (size_t)source);
-                if (most > a->partial[part]) a->partial[part] = most;
-            }
-        }
-    }
+    moek_parallel_for_(stream, parts, MOEK_K_(part), a);
     for (part = 0; part < parts; part++) top = a->partial[part] > top ? a->partial[part] : top;
     return top / 448.0f;
 }
@@ -103,22 +115,22 @@ static MOEK_UNUSED void MOEK_K_(row)(const moek_quant_args *a, size_t source, si
     }
 }
 
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    const moek_quant_args *const a = (const moek_quant_args *)data;
+    const int r = (int)task, target = a->target ? a->target[r] : r;
+    if (target >= 0 && MOEK_K_(live)(a, r))
+        MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target, ((const float *)a->scale)[0]);
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
-    float s;
     int r;
-    (void)stream;
     if (!a) return MOEK_OK;
     for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    s = MOEK_K_(scale)(a);
-    ((float *)a->scale)[0] = s;
-    MOEK_PARALLEL_FOR
-    for (r = 0; r < a->rows; r++) {
-        const int target = a->target ? a->target[r] : r;
-        if (target >= 0 && MOEK_K_(live)(a, r))
-            MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target, s);
-    }
+    ((float *)a->scale)[0] = MOEK_K_(scale)(a, stream);
+    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
     return MOEK_OK;
 }
 
@@ -198,19 +210,21 @@ static MOEK_UNUSED void MOEK_K_(row)(const moek_quant_args *a, size_t source, si
     }
 }
 
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    const moek_quant_args *const a = (const moek_quant_args *)data;
+    const int r = (int)task, target = a->target ? a->target[r] : r;
+    if (target >= 0 && MOEK_K_(live)(a, r))
+        MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
     int r;
-    (void)stream;
     if (!a) return MOEK_OK;
     for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    MOEK_PARALLEL_FOR
-    for (r = 0; r < a->rows; r++) {
-        const int target = a->target ? a->target[r] : r;
-        if (target >= 0 && MOEK_K_(live)(a, r))
-            MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
-    }
+    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
     return MOEK_OK;
 }
 
@@ -329,19 +343,21 @@ static MOEK_UNUSED void MOEK_K_(row)(const moek_quant_args *a, size_t source, si
     }
 }
 
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    const moek_quant_args *const a = (const moek_quant_args *)data;
+    const int r = (int)task, target = a->target ? a->target[r] : r;
+    if (target >= 0 && MOEK_K_(live)(a, r))
+        MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
     int r;
-    (void)stream;
     if (!a) return MOEK_OK;
     for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    MOEK_PARALLEL_FOR
-    for (r = 0; r < a->rows; r++) {
-        const int target = a->target ? a->target[r] : r;
-        if (target >= 0 && MOEK_K_(live)(a, r))
-            MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
-    }
+    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
     return MOEK_OK;
 }
 
@@ -419,19 +435,21 @@ static MOEK_UNUSED void MOEK_K_(row)(const moek_quant_args *a, size_t source, si
     }
 }
 
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    const moek_quant_args *const a = (const moek_quant_args *)data;
+    const int r = (int)task, target = a->target ? a->target[r] : r;
+    if (target >= 0 && MOEK_K_(live)(a, r))
+        MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
     int r;
-    (void)stream;
     if (!a) return MOEK_OK;
     for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    MOEK_PARALLEL_FOR
-    for (r = 0; r < a->rows; r++) {
-        const int target = a->target ? a->target[r] : r;
-        if (target >= 0 && MOEK_K_(live)(a, r))
-            MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
-    }
+    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
     return MOEK_OK;
 }
 

@@ -55,18 +55,20 @@ static MOEK_UNUSED void MOEK_K_(row)(const moek_quant_args *a, size_t source, si
     }
 }
 
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    const moek_quant_args *const a = (const moek_quant_args *)data;
+    const int r = (int)task, target = a->target ? a->target[r] : r;
+    if (target >= 0 && MOEK_K_(live)(a, r))
+        MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
     int r;
-    (void)stream;
     if (!a) return MOEK_OK;
     for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    MOEK_PARALLEL_FOR
-    for (r = 0; r < a->rows; r++) {
-        const int target = a->target ? a->target[r] : r;
-        if (target >= 0 && MOEK_K_(live)(a, r))
-            MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
-    }
+    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
     return MOEK_OK;
 }

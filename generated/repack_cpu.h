@@ -61,34 +61,32 @@ static MOEK_UNUSED void MOEK_K_(zeros)(const moek_repack_args *a, uint8_t *panel
     }
 }
 
+/* A panel. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    const moek_repack_args *const a = (const moek_repack_args *)data;
+    const int panels = a->w_rows / 16, p = (int)(task % panels);
+    const size_t e = (size_t)(task / panels), w_rows = (size_t)a->w_rows, bytes = a->row_bytes;
+    /* (What is only read is not written through these.) */
+    char *const from = (char *)(uintptr_t)a->from, *const to = (char *)a->to, *const plain = a->back ? to : from;
+    char *const panel = (a->back ? from : to) + (e * w_rows + (size_t)(16 * p)) * bytes;
+    int r;
+    for (r = 0; r < 16; r++) {
+        char *const row = plain + (e * w_rows + MOEK_K_(row)(a, p, r)) * bytes;
+        if (a->codes) MOEK_K_(codes)(a, (uint8_t *)panel, (uint8_t *)row, r);
+        else if (a->zeros) MOEK_K_(zeros)(a, (uint8_t *)panel, (uint8_t *)row, r);
+        else MOEK_K_(items)(a, panel, row, r);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_repack_args *const a = (const moek_repack_args *)args;
-    const int panels = a ? a->w_rows / 16 : 0;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    if (a->experts < 1) return MOEK_OK;
+    if (!a || a->experts < 1) return MOEK_OK;
     if (!a->panels || a->w_rows < 16 || a->n % 16 || (a->w_rows != a->n && a->w_rows != 2 * a->n) ||
         !a->row_bytes || (a->codes ? a->row_bytes % 16 : !a->zeros && (a->group < 1 || a->row_bytes % a->group)))
         return MOEK_E_ARGUMENT;
-    tasks = (long long)a->experts * panels;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const size_t e = (size_t)(task / panels), w_rows = (size_t)a->w_rows, bytes = a->row_bytes;
-        const int p = (int)(task % panels);
-        /* (What is only read is not written through these.) */
-        char *const plain = (char *)(a->back ? a->to : (void *)(uintptr_t)a->from);
-        char *const panel = (char *)(a->back ? (void *)(uintptr_t)a->from : a->to) +
-                            (e * w_rows + (size_t)(16 * p)) * bytes;
-        int r;
-        for (r = 0; r < 16; r++) {
-            char *const row = plain + (e * w_rows + MOEK_K_(row)(a, p, r)) * bytes;
-            if (a->codes) MOEK_K_(codes)(a, (uint8_t *)panel, (uint8_t *)row, r);
-            else if (a->zeros) MOEK_K_(zeros)(a, (uint8_t *)panel, (uint8_t *)row, r);
-            else MOEK_K_(items)(a, panel, row, r);
-        }
-    }
+    moek_parallel_for_(stream, (long long)a->experts * (a->w_rows / 16), MOEK_K_(task), a);
     return MOEK_OK;
 }
 

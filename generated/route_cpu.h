@@ -170,19 +170,19 @@ static MOEK_UNUSED void MOEK_K_(token)(const moek_route_args *a, int t, int32_t 
     }
 }
 
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long t)
+{
+    const moek_route_args *const a = (const moek_route_args *)data;
+    const size_t slots = (size_t)a->topk + a->shared, to = (size_t)t * slots;
+    size_t k;
+    MOEK_K_(token)(a, (int)t, a->ids + to, a->weights + to);
+    for (k = to; a->ids64 && k < to + slots; k++) a->ids64[k] = a->ids[k];
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_route_args *a = (const moek_route_args *)args;
-    int t;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    MOEK_PARALLEL_FOR
-    for (t = 0; t < a->tokens; t++) {
-        const size_t slots = (size_t)a->topk + a->shared, to = (size_t)t * slots;
-        size_t k;
-        MOEK_K_(token)(a, t, a->ids + to, a->weights + to);
-        for (k = to; a->ids64 && k < to + slots; k++) a->ids64[k] = a->ids[k];
-    }
+    if (a) moek_parallel_for_(stream, a->tokens, MOEK_K_(task), a);
     return MOEK_OK;
 }
 

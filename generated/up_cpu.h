@@ -123,39 +123,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -258,39 +248,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -400,39 +380,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -565,39 +535,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 8, 1, 32, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -708,39 +668,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -851,39 +801,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1001,39 +941,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1168,39 +1098,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 4, 8, 1, 32, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1351,39 +1271,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 4, 8, 1, 32, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1522,40 +1432,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1696,40 +1596,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -1873,40 +1763,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 8, 1, 16, 0);
     moek_find_more_(&found, 4, 16);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2046,39 +1926,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 4, 32, 1, 128, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2179,39 +2049,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    double sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        double sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2322,39 +2182,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2507,40 +2357,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 32, 0);
     moek_find_more_(&found, 4, 32);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2693,40 +2533,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 64, 0);
     moek_find_more_(&found, 4, 64);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -2879,40 +2709,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 128, 0);
     moek_find_more_(&found, 4, 128);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3049,40 +2869,30 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = &((const moek_gemm_more_args *)data)->gemm;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_more_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *(const moek_gemm_more_args *)a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_more_args *)args;
     moek_find_gate_up_of_(&found.gemm, 4, 16, 1, 0, 0);
     moek_find_more_(&found, 4, 0);
-    a = &found.gemm;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3198,39 +3008,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 34, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3346,39 +3146,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3494,39 +3284,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 20, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3642,39 +3422,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 22, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3790,39 +3560,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 24, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -3938,39 +3698,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 84, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4086,39 +3836,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 110, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4234,39 +3974,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 144, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4382,39 +4112,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 176, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4530,39 +4250,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 210, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4678,39 +4388,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 32 * 18, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 
@@ -4826,39 +4526,29 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_by_(&found, (size_t)(&found)->k / 256 * 136, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }
 

@@ -90,38 +90,28 @@ static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, i
     }
 }
 
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
-    const moek_gemm_args *a = (const moek_gemm_args *)args;
     moek_gemm_args found;
-    enum { M = 8, COLUMNS = 32 };
-    int groups;
-    long long tasks, task;
-    (void)stream;
-    if (!a) return MOEK_OK;
-    found = *a;
+    if (!args) return MOEK_OK;
+    found = *(const moek_gemm_args *)args;
     moek_find_gate_up_of_(&found, 16, 32, 0, 0, 0);
-    a = &found;
-    groups = (a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int columns = a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS;
-        const int sums = columns * (a->w_rows == 2 * a->n ? 2 : 1);
-        float sum[2 * COLUMNS][M];
-        int p;
-        /* The list of blocks only says which experts have rows: the first block of an expert does all of them, so
-         * that its weights come from memory once. */
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;
-        for (p = first; p < end; p += M) {
-            const int rows = end - p < M ? end - p : M;
-            MOEK_K_(dots)(a, e, p, rows, j0, sums, sum);
-            MOEK_K_(store)(a, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
     return MOEK_OK;
 }

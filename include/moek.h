@@ -29,7 +29,7 @@
  *                               or any test of your own, usable in #if
  *
  * WHAT IT DOES NOT: allocate, free, synchronize, print, read environment variables, keep state, start threads
- * (CPU kernels use OpenMP where the implementation is compiled with it).
+ * (CPU kernels use OpenMP where the implementation is compiled with it, or your threads: config.parallel).
  *
  * WORDS, as this file and all others use them:
  *     T           bf16 or fp16 (config.dtype): the type of x, y, h, o and biases

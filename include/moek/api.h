@@ -108,6 +108,8 @@ typedef struct moek_config {
                                          best that this processor has (for few rows, plain C where that was compiled
                                          for AVX-512);  MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what is below;
                                          MOEK_CPU_PLAIN: plain C alone                                                */
+    moek_parallel parallel;           /* backend CPU: your threads for all that this plan does (moek/enums.h), zeros:
+                                         those of OpenMP.  The pool is in use as long as the plan is                  */
 } moek_config;
 
 #include "../../generated/moek_models.h"              /* MOEK_QWEN3_30B_A3B, ...: initializers from models.toml */
@@ -214,6 +216,8 @@ typedef struct moek_args {
                                          within 2^35.  What lies between rows is neither read nor written             */
     size_t router_logits_stride;      /* elements from a token's logits to the next one's, at least experts;
                                          0: experts                                                                   */
+    moek_parallel parallel;           /* backend CPU: your threads for this run (moek/enums.h); zeros: those of
+                                         config.parallel                                                              */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
@@ -337,7 +341,8 @@ size_t      moek_alignment(const moek_plan *plan, const char *field);
  * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
  * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
  * current; w_up of a plan with up_layout SEPARATE), E_NO_KERNEL, E_CUDA.
- * With a plan for the CPU the same functions make MOEK_WEIGHTS_PANELS, of all formats, in host memory (stream NULL): 16
+ * With a plan for the CPU the same functions make MOEK_WEIGHTS_PANELS, of all formats, in host memory (stream NULL;
+ * threads: config.parallel): 16
  * rows side by side, 4 bytes of each in turn (moek/ops.h); gated, 16 rows of gate and then 16 of up.  Scales of one
  * row and some columns, and zero points of such, are repacked, whatever the bits of weights; others stay.  hidden and
  * inter must be multiples of 32, and so must inter_offset.  With up_layout SEPARATE, moek_repack_up and what belongs
@@ -516,7 +521,8 @@ extern const moek_experts moek_standard_experts;      /* made of kernels of the 
                                                          compare plan.experts with                                    */
 extern const moek_experts moek_batched_experts;       /* the same for the batched format                              */
 
-/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's.  OK,
+/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's; stream:
+ * as kernels take it (moek/ops.h), so on the host NULL or a moek_parallel's address.  OK,
  * E_ARGUMENT (a NULL, a size below 0 or too large, an address that is not aligned, ue8m0 for a format without
  * it; on the host, a static scale below 0; ...), E_NO_KERNEL, E_CUDA.                                                */
 moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream);

@@ -4,6 +4,21 @@
 
 typedef struct CUstream_st *moek_stream;              /* the type that CUDA calls cudaStream_t; NULL on the CPU */
 
+/* Threads of the caller, for CPU kernels: config.parallel, args.parallel.  Zeros: the threads of OpenMP, where the
+ * implementation is compiled with OpenMP, else the calling thread.
+ *     run(pool, tasks, task, data)     calls task(data, i) for each i from 0 to tasks - 1
+ * run must call each of them exactly once, on any threads (the caller's, too), in any order, side by side or one by
+ * one, and return when all have returned, with what they wrote visible to the calling thread.  It has no way to fail:
+ * where a thread is missing, another does its tasks.
+ * tasks is at least 1.  No task waits for another, throws, or calls a function of the caller.  A task takes up to 96 KB
+ * of stack.  The results have the same bits, whatever the threads and the order.  A run of a plan calls `run` some
+ * times, one after the other, from the thread that called moek_run; runs on several threads may do so at once. */
+typedef void (*moek_task_fn)(const void *data, long long i);
+typedef struct moek_parallel {
+    void (*run)(void *pool, long long tasks, moek_task_fn task, const void *data);
+    void *pool;                                       /* handed to run; may be NULL */
+} moek_parallel;
+
 #include "../../generated/moek_enums.h"               /* MOEK_BF16, MOEK_SILU, ...: numbers from kernels.toml */
 
 #define MOEK_EACH_STATUS(X)                                                                                     \

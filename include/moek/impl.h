@@ -21,6 +21,7 @@
 #include "plan/bind.h"
 #include "plan/describe.h"
 #include "plan/fields.h"
+#include "walk/threads.h"
 #include "walk/overlap.h"
 #include "walk/arguments.h"
 #include "walk/weights.h"

@@ -5,8 +5,10 @@
  *
  *     moek_status <kernel>(const void *args, moek_stream stream);     args: the struct of the kernel's op
  *
- * and launches on `stream` only.  args == NULL makes it ready on the current device (opts in to large shared memory)
- * and returns MOEK_E_ARCH where the binary holds no code for it; moek_plan_init does that, so that no run has to.
+ * and launches on `stream` only.  Kernels of the CPU take NULL, for OpenMP, or (moek_stream)&parallel, the address of a
+ * moek_parallel (enums.h), as their stream, and have done the work on return.  args == NULL makes a kernel ready on the
+ * current device (opts in to large shared memory) and returns MOEK_E_ARCH where the binary holds no code for it;
+ * moek_plan_init does that, so that no run has to.
  *
  * "T" is dtype, MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16.  A slot is one (token, k) pair: slot = token * topk + k.
  * "device pointer" means host memory for kernels of arch cpu.  Device arrays of T, e4m3 and weights are aligned to 16

@@ -14,6 +14,7 @@ typedef struct rank {
     moek_status status;
     char why[MOEK_WHY];
     int answer;
+    pool threads;                                      /* of every second rank */
 } rank;
 
 typedef struct scene {
@@ -245,6 +246,8 @@ static int plan_rank(scene *s, rank *r)
         r->workspace[i] = guarded(a->workspace_size, 0xff);
         a->workspace = r->workspace[i];
         a->why = r->why; a->why_size = sizeof r->why;
+        r->threads = pools[r->number % POOLS];
+        if (r->number % 2) a->parallel = pool_parallel(&r->threads);
     }
     return 1;
 }
@@ -266,6 +269,7 @@ static void forget(scene *s)
         if (k->window) CHECK(intact(k->window, k->window_size), "%s: beside the window of rank %d", s->what, r);
         if (k->y) CHECK(intact(k->y, y_row(s) * (size_t)k->tokens), "%s: beside y", s->what);
         if (k->y) check_gaps(s, k);
+        CHECK(!k->threads.wrong, "%s: %lld runs of a pool of rank %d were wrong", s->what, k->threads.wrong, r);
         for (i = 0; i < 2 && k->workspace[i]; i++)
             CHECK(intact(k->workspace[i], k->args[i].workspace_size), "%s: beside the workspace of rank %d", s->what,
                   r);

@@ -16,6 +16,7 @@
 #include "moek_ep.h"
 #include "../layer/layer.h"
 #include "../../bench/clock.h"
+#include "../pool.h"
 #include "ep_fields.h"
 #include <limits.h>
 #include <pthread.h>

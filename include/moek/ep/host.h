@@ -208,6 +208,17 @@ static moek_ep_layout moek_ep_fields_(const moek_ep *ep, const moek_ep_message_ 
     return l;
 }
 
+/* A row of x times the router's weight, on the host; quant of T may not be compiled. */
+static void moek_ep_weigh_row_(const void *data, long long t)
+{
+    const moek_quant_args *const a = (const moek_quant_args *)data;
+    const float weight = moek_from_t_(moek_to_t_(a->row_weight[t], a->dtype), a->dtype);
+    const uint16_t *const x = (const uint16_t *)a->x + (size_t)t * (size_t)a->x_stride;
+    uint16_t *const to = (uint16_t *)a->q + (size_t)t * (size_t)a->cols;
+    int j;
+    for (j = 0; j < a->cols; j++) to[j] = moek_to_t_(moek_from_t_(x[j], a->dtype) * weight, a->dtype);
+}
+
 /* Makes the rows that travel: x unchanged, weighted, or quantized. */
 static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep_message_ *m, moek_stream stream)
 {
@@ -216,7 +227,6 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     const size_t x_stride = moek_x_stride_(&step->args, &plan->config);
     moek_ep_work_ w;
     moek_quant_args a;
-    int t, j;
     moek_ep_work_layout_(ep, plan, step->prepare_workspace, &w);
     *m = moek_ep_message_of_(plan);
     m->x = (const char *)step->args.x;
@@ -227,25 +237,17 @@ static moek_status moek_ep_quantize_(const moek_ep *ep, moek_step *step, moek_ep
     a.row_weight = weighted ? step->topk_weights : NULL;
     if (weighted || !moek_ep_sends_t_(plan)) m->x_row = m->x_bytes;
     if (moek_ep_sends_t_(plan)) {
-        const uint16_t *x = (const uint16_t *)step->args.x;
-        if (weighted) m->x = (const char *)w.weighted;
-        if (weighted && plan->device >= 0) {
-            a.q = w.weighted;
-            return moek_quantize(moek_plain_format_of_(dtype), plan->arch, &a, stream);
-        }
-        for (t = 0; weighted && t < step->tokens; t++) {
-            const float weight = moek_from_t_(moek_to_t_(step->topk_weights[t], dtype), dtype);
-            for (j = 0; j < hidden; j++) {
-                const size_t i = (size_t)t * (size_t)hidden + (size_t)j;
-                w.weighted[i] = moek_to_t_(moek_from_t_(x[(size_t)t * x_stride + (size_t)j], dtype) * weight, dtype);
-            }
-        }
+        if (!weighted) return MOEK_OK;
+        m->x = (const char *)w.weighted;
+        a.q = w.weighted;
+        if (plan->device >= 0) return moek_quantize(moek_plain_format_of_(dtype), plan->arch, &a, stream);
+        moek_parallel_for_(moek_stream_of_step_(step, stream), step->tokens, moek_ep_weigh_row_, &a);
         return MOEK_OK;
     }
     a.static_scale = plan->weights.x_scale;
     m->x = (const char *)w.sent.q;
     m->scale = (const char *)w.sent.scale;
-    return plan->chosen.quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, moek_stream_of_step_(step, stream));
 }
 
 /* The local number of physical expert `id` at rank p, or -1 if it lives elsewhere. */
@@ -401,7 +403,7 @@ static moek_status moek_ep_arrived_low_latency_(moek_step *step, const moek_ep_w
     a.static_scale = plan->weights.x_scale;
     a.counts = w->expert_tokens;
     a.rows_per_expert = plan->rows_per_expert;
-    return plan->chosen.quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, moek_stream_of_step_(step, stream));
 }
 
 /* allgather: sets ids to -1 after the rows of each rank, where there are no tokens. */
@@ -439,7 +441,7 @@ static moek_status moek_ep_arrived_rows_(const moek_ep *ep, moek_step *step, con
     else if (gpu) a.row_limit = w->offsets + last + 1;
     step->a = w->arrived.q;
     step->a_scale = w->arrived.scale;
-    return plan->chosen.quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, moek_stream_of_step_(step, stream));
 }
 
 /* alltoall, allgather: writes the scales of received rows as the experts read them, where the wire has another form. */
@@ -508,49 +510,71 @@ static void moek_ep_reduce_row_(const moek_ep_given_ *g, void *to, int f32)
 }
 
 /* Sends results to the window of the token's rank: one row, or with EXACT one a slot (the lost pattern for a dropped
- * row).  Returns the number of rows. */
-static int moek_ep_return_row_(const moek_ep *ep, const moek_ep_given_ *g, int rank, int handle, int token)
+ * row). */
+static void moek_ep_return_row_(const moek_ep *ep, const moek_ep_given_ *g, int rank, int handle, int token)
 {
-    const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32;
+    const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32, exact = ep->config.combine == MOEK_EP_EXACT;
     const size_t bytes = (size_t)g->hidden * (f32 ? 4 : 2), first = (size_t)token * (size_t)ep->layout.slots;
-    int j, k, mine = -1, rows = 0;
+    int j, k, mine = -1;
     for (k = 0; k < g->slots; k++) {
         char *to;
         if (g->ids[k] < 0) continue;
         if (mine < 0) mine = k;
-        if (ep->config.combine != MOEK_EP_EXACT) continue;
+        if (!exact) continue;
         to = moek_ep_partial_(ep, rank, handle, first + (size_t)k, bytes);
         for (j = 0; j < g->hidden && g->at[k] < 0; j++) ((uint16_t *)to)[j] = (uint16_t)moek_ep_lost_(g->dtype);
         if (g->at[k] >= 0) memcpy(to, g->out + g->at[k] * g->hidden, bytes);
-        rows++;
     }
-    if (mine < 0 || rows) return rows;
+    if (mine < 0 || exact) return;
     if (ep->config.ranks <= ep->slots) mine = ep->config.rank;
     moek_ep_reduce_row_(g, moek_ep_partial_(ep, rank, handle, first + (size_t)mine, bytes), f32);
-    return 1;
 }
 
-static int moek_ep_return_rows_(const moek_ep *ep, const moek_step *step, const moek_ep_work_ *w, int weight_and_reduce,
-                                int rank)
+/* Rows from a rank, and their results. */
+typedef struct moek_ep_return_ {
+    const moek_ep *ep;
+    const moek_step *step;
+    const moek_ep_work_ *w;
+    int weight_and_reduce, rank;
+} moek_ep_return_;
+static const int32_t *moek_ep_arrived_ids_(const moek_ep_return_ *r, size_t row)
 {
-    const moek_plan *plan = step->plan;
-    const int me = ep->config.rank, handle = step->args.handle;
-    int i, k, rows = 0;
-    for (i = 0; i < w->counts[rank]; i++) {
-        const size_t row = (size_t)(w->offsets[rank] + i), slot = row * (size_t)plan->slots;
-        moek_ep_given_ g;
-        g.slots = plan->slots; g.hidden = plan->config.hidden; g.dtype = plan->config.dtype;
-        g.ids = (const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.ids, row);
-        g.weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, row);
-        g.out = (const uint16_t *)step->out;
-        g.reduced = weight_and_reduce == MOEK_NOOP;
-        for (k = 0; k < g.slots; k++)
-            g.at[k] = moek_ep_low_latency_(ep) ? (ptrdiff_t)w->slot_row[slot + (size_t)k]
-                    : (ptrdiff_t)(g.reduced ? row : slot + (size_t)k);
-        rows += moek_ep_return_row_(ep, &g, rank, handle,
-                                    *(const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.token, row));
+    const moek_ep *const ep = r->ep;
+    return (const int32_t *)moek_ep_field_(ep, ep->config.rank, r->step->args.handle, ep->layout.ids, row);
+}
+static void moek_ep_return_task_(const void *data, long long i)
+{
+    const moek_ep_return_ *const r = (const moek_ep_return_ *)data;
+    const moek_ep *const ep = r->ep;
+    const moek_plan *const plan = r->step->plan;
+    const int me = ep->config.rank, handle = r->step->args.handle;
+    const size_t row = (size_t)(r->w->offsets[r->rank] + i), slot = row * (size_t)plan->slots;
+    moek_ep_given_ g;
+    int k;
+    g.slots = plan->slots; g.hidden = plan->config.hidden; g.dtype = plan->config.dtype;
+    g.ids = moek_ep_arrived_ids_(r, row);
+    g.weights = (const float *)moek_ep_field_(ep, me, handle, ep->layout.weights, row);
+    g.out = (const uint16_t *)r->step->out;
+    g.reduced = r->weight_and_reduce == MOEK_NOOP;
+    for (k = 0; k < g.slots; k++)
+        g.at[k] = moek_ep_low_latency_(ep) ? (ptrdiff_t)r->w->slot_row[slot + (size_t)k]
+                : (ptrdiff_t)(g.reduced ? row : slot + (size_t)k);
+    moek_ep_return_row_(ep, &g, r->rank, handle,
+                        *(const int32_t *)moek_ep_field_(ep, me, handle, ep->layout.token, row));
+}
+/* Returns the number of rows that go back. */
+static int moek_ep_return_rows_(const moek_ep_return_ *r, moek_stream stream)
+{
+    const int rows = r->w->counts[r->rank], slots = r->step->plan->slots;
+    int i, k, back = 0;
+    moek_parallel_for_(stream, rows, moek_ep_return_task_, r);
+    for (i = 0; i < rows; i++) {
+        const int32_t *const ids = moek_ep_arrived_ids_(r, (size_t)(r->w->offsets[r->rank] + i));
+        int n = 0;
+        for (k = 0; k < slots; k++) n += ids[k] >= 0;
+        back += r->ep->config.combine == MOEK_EP_EXACT ? n : n > 0;
     }
-    return rows;
+    return back;
 }
 
 static moek_status moek_ep_finalize_send_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
@@ -561,14 +585,15 @@ static moek_status moek_ep_finalize_send_(const moek_prepare_finalize *self, moe
     int32_t counts[MOEK_EP_MAX_RANKS];
     moek_ep_work_ w;
     int i;
+    moek_ep_return_ back;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_ARRIVED_);
-    (void)stream;
     if (status != MOEK_OK) return status;
     moek_ep_work_layout_(ep, step->plan, step->prepare_workspace, &w);
+    back.ep = ep; back.step = step; back.w = &w; back.weight_and_reduce = weight_and_reduce;
     status = moek_ep_grant_(ep, MOEK_EP_COMBINE, handle);
     for (i = 0; i < ep->config.ranks && status == MOEK_OK; i++) {
-        const int p = moek_ep_turn_(ep, i);
-        counts[p] = moek_ep_return_rows_(ep, step, &w, weight_and_reduce, p);
+        back.rank = moek_ep_turn_(ep, i);
+        counts[back.rank] = moek_ep_return_rows_(&back, moek_stream_of_step_(step, stream));
     }
     if (status == MOEK_OK) status = moek_ep_publish_(ep, MOEK_EP_COMBINE, handle, moek_ep_tag_(step->plan), counts);
     if (status != MOEK_OK) return moek_ep_tell_(ep, &step->args, status);
@@ -590,9 +615,12 @@ static int moek_ep_returned_(const moek_ep *ep, const int32_t *ids, int *rows)
     return n;
 }
 
-static void moek_ep_add_up_(const moek_ep *ep, const moek_step *step, int t)
+/* y of a token. */
+static void moek_ep_add_up_(const void *data, long long t)
 {
     enum { STRETCH = 512 };
+    const moek_ep *const ep = ((const moek_ep_return_ *)data)->ep;
+    const moek_step *const step = ((const moek_ep_return_ *)data)->step;
     const int f32 = ep->config.combine == MOEK_EP_REDUCED_F32, hidden = ep->hidden, dtype = ep->dtype;
     const moek_config *c = &step->plan->config;
     const size_t bytes = (size_t)hidden * (f32 ? 4 : 2), row = (size_t)t;
@@ -645,7 +673,7 @@ static moek_status moek_ep_combine_(const moek_ep *ep, const moek_step *step, mo
     a.weights = plan->config.router_weight_on_input ? NULL : step->topk_weights;
     a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
     a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
-    return plan->chosen.combine->launch(&a, stream);
+    return plan->chosen.combine->launch(&a, moek_stream_of_step_(step, stream));
 }
 
 static moek_status moek_ep_finalize_receive_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
@@ -654,14 +682,15 @@ static moek_status moek_ep_finalize_receive_(const moek_prepare_finalize *self, 
     moek_ep *ep = (moek_ep *)self->context;
     const int handle = step->args.handle;
     int32_t counts[MOEK_EP_MAX_RANKS];
-    int t;
+    moek_ep_return_ back;
     moek_status status = moek_ep_enter_(ep, step, MOEK_EP_RETURNED_);
-    (void)weight_and_reduce;
     if (status != MOEK_OK) return status;
+    memset(&back, 0, sizeof back);
+    back.ep = ep; back.step = step; back.weight_and_reduce = weight_and_reduce;
     status = moek_ep_arrive_(ep, MOEK_EP_COMBINE, handle, moek_ep_tag_(step->plan), counts);
     if (status != MOEK_OK) return moek_ep_tell_(ep, &step->args, status);
     if (ep->config.combine == MOEK_EP_EXACT) status = moek_ep_combine_(ep, step, stream);
-    else for (t = 0; t < step->tokens; t++) moek_ep_add_up_(ep, step, t);
+    else moek_parallel_for_(moek_stream_of_step_(step, stream), step->tokens, moek_ep_add_up_, &back);
     moek_ep_release_(ep, MOEK_EP_COMBINE, handle);
     ep->stage[handle] = MOEK_EP_IDLE_;
     return status;

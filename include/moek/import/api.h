@@ -116,6 +116,7 @@ typedef struct moek_import_args {
     moek_import_tensor w_tensor, scale_tensor, zero_tensor, global_tensor;       /* of their_*; 0: not known (SHAPES) */
     int scale_order;                  /* of their_scale: MOEK_SCALE_ORDER_128X4; 0: as the list says                  */
     int scale_shared;                 /* scale is there already, from gate: it is compared, not written; place says   */
+    moek_parallel parallel;           /* on the host: your threads (moek/enums.h); zeros: those of OpenMP             */
 } moek_import_args;
 
 /* Sets rows, columns, block, dtype, quant, row_step, scale_shared, w, scale, zero and global, from args->source, what

@@ -1,5 +1,5 @@
 /* moek/import/host.h -- the loops over words, rows and scales on the host: many words at a time where a layout lets
- * them, on the threads of OpenMP, where there are some.  The results are those of the functions for one word and one
+ * them, on the threads of the caller or of OpenMP.  The results are those of the functions for one word and one
  * scale (codes.h, scales.h), which also take what is left over. */
 #ifndef MOEK_IMPORT_HOST_H
 #define MOEK_IMPORT_HOST_H
@@ -32,6 +32,18 @@ MOEK_FN void moek_recode_tally_(const moek_recode_ *a, const moek_recoded_ *seen
 
 /* `begin` to `end` of rows, or of squares; n: the counters of the report, of this piece. */
 typedef void moek_piece_fn_(const void *job, size_t begin, size_t end, uint64_t *n);
+typedef struct moek_pieces_of_ {
+    moek_piece_fn_ *piece;
+    const void *job;
+    size_t units, each;               /* of the job, of a piece                                                       */
+    uint64_t (*n)[MOEK_TALLY_];       /* of each piece                                                                */
+} moek_pieces_of_;
+static void moek_piece_(const void *data, long long i)
+{
+    const moek_pieces_of_ *const p = (const moek_pieces_of_ *)data;
+    const size_t begin = (size_t)i * p->each, left = p->units - begin;
+    p->piece(p->job, begin, begin + (left < p->each ? left : p->each), p->n[i]);
+}
 enum { MOEK_PIECES_ = 32, MOEK_PIECE_ROWS_ = 512 };
 static const size_t moek_piece_bytes_ = 1 << 18;       /* less than that is not worth a thread */
 
@@ -43,25 +55,21 @@ static void moek_tally_merge_(uint64_t *to, const uint64_t *from)
         else if (to[i] < from[i]) to[i] = from[i];
 }
 /* All of a job, `units` long, of so many bytes; pieces begin at multiples of `step`. */
-static void moek_pieces_(moek_piece_fn_ *piece, const void *job, size_t units, size_t step, size_t bytes,
-                         uint64_t *report)
+static void moek_pieces_(moek_stream stream, moek_piece_fn_ *piece, const void *job, size_t units, size_t step,
+                         size_t bytes, uint64_t *report)
 {
     uint64_t n[MOEK_PIECES_][MOEK_TALLY_];
     const size_t steps = (units + step - 1) / step;
-    size_t pieces = bytes / moek_piece_bytes_ + 1, each;
+    size_t pieces = bytes / moek_piece_bytes_ + 1;
+    moek_pieces_of_ p;
     int i, count;
     if (pieces > MOEK_PIECES_) pieces = MOEK_PIECES_;
-    each = (steps + pieces - 1) / pieces * step;
-    count = each ? (int)((units + each - 1) / each) : 0;
+    p.piece = piece; p.job = job; p.units = units; p.n = n;
+    p.each = (steps + pieces - 1) / pieces * step;
+    count = p.each ? (int)((units + p.each - 1) / p.each) : 0;
     memset(n, 0, sizeof n);
-    if (count == 1) piece(job, 0, units, n[0]);
-    else {
-        MOEK_PARALLEL_FOR
-        for (i = 0; i < count; i++) {
-            const size_t begin = (size_t)i * each, left = units - begin;
-            piece(job, begin, begin + (left < each ? left : each), n[i]);
-        }
-    }
+    if (count == 1) moek_piece_(&p, 0);
+    else moek_parallel_for_(stream, count, moek_piece_, &p);
     for (i = 0; report && i < count; i++) moek_tally_merge_(report, n[i]);
 }
 
@@ -408,11 +416,12 @@ static void moek_recode_squares_(const void *job, size_t begin, size_t end, uint
         moek_recode_tally_(a, &seen, n);
     }
 }
-static void moek_recode_host_(const moek_recode_ *a)
+static void moek_recode_host_(const moek_recode_ *a, moek_stream stream)
 {
-    const size_t bytes = a->to.rows * a->to.row_bytes;
-    if (moek_recode_way_(a)) moek_pieces_(moek_recode_rows_, a, a->to.rows, MOEK_PIECE_ROWS_, bytes, a->report);
-    else moek_pieces_(moek_recode_squares_, a, moek_square_count_(moek_codes_plane_(&a->to)), 1, bytes, a->report);
+    const size_t bytes = a->to.rows * a->to.row_bytes, squares = moek_square_count_(moek_codes_plane_(&a->to));
+    if (moek_recode_way_(a))
+        moek_pieces_(stream, moek_recode_rows_, a, a->to.rows, MOEK_PIECE_ROWS_, bytes, a->report);
+    else moek_pieces_(stream, moek_recode_squares_, a, squares, 1, bytes, a->report);
 }
 
 /* ---- scales ------------------------------------------------------------------------------------------------------ */
@@ -579,11 +588,11 @@ static void moek_rescale_rows_(const void *job, size_t begin, size_t end, uint64
         for (r = begin; r < begin + rows; r++) moek_rescale_fold_(a, r, 0, 1, moek_rescale_row_(a, r, 0, 1, n), n);
     }
 }
-static void moek_rescale_host_(const moek_rescale_ *a)
+static void moek_rescale_host_(const moek_rescale_ *a, moek_stream stream)
 {
     uint64_t ignored[MOEK_TALLY_] = { 0 }, *const n = a->report ? a->report : ignored;
     const size_t bytes = a->all_rows * a->all_groups * moek_factors_bytes_(a->to.type);
-    moek_pieces_(moek_rescale_rows_, a, a->all_rows, MOEK_PIECE_ROWS_, bytes, n);
+    moek_pieces_(stream, moek_rescale_rows_, a, a->all_rows, MOEK_PIECE_ROWS_, bytes, n);
     if (a->from_global) moek_rescale_global_(a, n);
 }
 #endif

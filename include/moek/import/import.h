@@ -423,6 +423,10 @@ static moek_status moek_import_run_(int arch, const moek_import_args *a, int bac
     if (arch && MOEK_HAVE_CUDA_ == 0)
         MOEK_REFUSE_(a, MOEK_E_NO_KERNEL, "arch is %d: this implementation was compiled without CUDA; arch 0 is the "
                      "host", arch);
+    if (a->parallel.pool && !a->parallel.run)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "parallel.pool is given, and parallel.run is NULL: set both, or neither for "
+                     "the threads of OpenMP");
+    if (!arch) stream = moek_stream_of_(&a->parallel);
     if (moek_plain_dtype_(a->source)) return moek_import_plain_(arch, a, &m, back, stream);
     status = moek_import_begin_(a, &m);
     if (status != MOEK_OK) return status;

@@ -79,8 +79,8 @@ static moek_status moek_recode_run_(int arch, const moek_recode_ *a, moek_stream
                             MOEK_IMPORT_THREADS_, 0, stream, args);
     }
 #endif
-    (void)arch; (void)stream;
-    moek_recode_host_(a);
+    (void)arch;
+    moek_recode_host_(a, stream);
     return MOEK_OK;
 }
 static moek_status moek_rescale_run_(int arch, const moek_rescale_ *a, moek_stream stream)
@@ -93,8 +93,8 @@ static moek_status moek_rescale_run_(int arch, const moek_rescale_ *a, moek_stre
                             stream, args);
     }
 #endif
-    (void)arch; (void)stream;
-    moek_rescale_host_(a);
+    (void)arch;
+    moek_rescale_host_(a, stream);
     return MOEK_OK;
 }
 #endif

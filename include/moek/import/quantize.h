@@ -194,14 +194,15 @@ static void moek_plain_groups_host_(const void *job, size_t begin, size_t end, u
         moek_plain_codes_host_(a, g, moek_plain_scale_(a, g, a->scale.at ? moek_plain_top_host_(a, g) : 0, 1));
     }
 }
-static void moek_plain_host_(const moek_plain_ *a)
+static void moek_plain_host_(const moek_plain_ *a, moek_stream stream)
 {
     if (a->whole) {
         const moek_group_ all = { 0, 0, a->rows, a->columns, 0, 0 };
         *a->whole = moek_float_(moek_plain_top_host_(a, all));
         moek_plain_whole_(a);
     }
-    moek_pieces_(moek_plain_groups_host_, a, moek_plain_groups_(a), moek_plain_across_(a), a->rows * a->columns, NULL);
+    moek_pieces_(stream, moek_plain_groups_host_, a, moek_plain_groups_(a), moek_plain_across_(a),
+                 a->rows * a->columns, NULL);
 }
 
 #if MOEK_HAVE_CUDA_
@@ -260,8 +261,8 @@ static moek_status moek_plain_run_(int arch, const moek_plain_ *a, moek_stream s
 #if MOEK_HAVE_CUDA_
     if (arch) return moek_plain_cuda_(a, stream);
 #endif
-    (void)arch; (void)stream;
-    moek_plain_host_(a);
+    (void)arch;
+    moek_plain_host_(a, stream);
     return MOEK_OK;
 }
 #endif

@@ -540,42 +540,35 @@ MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_more_args *
     d.early = f.x_scale.rows && !f.x_scale.columns && f.w_scale.columns && f.w_scale.type == MOEK_SCALE_TYPE_F32;
     return d;
 }
-/* A launcher's work. */
-static MOEK_UNUSED moek_status moek_digits_launch_(const void *args, const moek_set_ *set, int op, int quant,
-                                                   int columns)
+enum { MOEK_DIGITS_COLUMNS = 128 };                    /* of a task */
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void moek_digits_task_(const void *data, long long task)
 {
-    enum { COLUMNS = 128 };
+    const moek_digits_ *const d = (const moek_digits_ *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(d->a, MOEK_DIGITS_COLUMNS, task);
+    const int sums = t.columns * d->halves;
+    double sum[2 * MOEK_DIGITS_COLUMNS][MOEK_X_RUNS];
+    int p;
+    for (p = t.first; p < t.end; p += MOEK_X_RUNS) {
+        const int rows = t.end - p < MOEK_X_RUNS ? t.end - p : (int)MOEK_X_RUNS;
+        moek_digits_dots_(d, t.e, p, rows, t.j0, t.columns, sum);
+        moek_digits_store_(d, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+/* A launcher's work. */
+static MOEK_UNUSED moek_status moek_digits_launch_(const void *args, moek_stream stream, const moek_set_ *set, int op,
+                                                   int quant, int columns)
+{
     moek_gemm_more_args found;
     const moek_digits_ d = moek_digits_of_(args, &found, set, op, quant, columns);
-    int groups;
-    long long tasks, task;
-    groups = (d.a->n + COLUMNS - 1) / COLUMNS;
-    tasks = (long long)(d.a->rows_per_expert ? d.a->experts : d.a->num_blocks[0]) * groups;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const moek_gemm_args *const a = d.a;
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * COLUMNS;
-        const int e = a->rows_per_expert ? b : a->block_expert[b];
-        const int first = a->rows_per_expert ? e * a->rows_per_expert : a->offsets[e];
-        const int end = a->rows_per_expert ? first + a->counts[e] : a->offsets[e + 1];
-        const int sums = (a->n - j0 < COLUMNS ? a->n - j0 : COLUMNS) * d.halves;
-        double sum[2 * COLUMNS][MOEK_X_RUNS];
-        int p;
-        if (!a->rows_per_expert && a->block_row[b] != first) continue;         /* the expert's first block does all */
-        for (p = first; p < end; p += MOEK_X_RUNS) {
-            const int rows = end - p < MOEK_X_RUNS ? end - p : MOEK_X_RUNS;
-            moek_digits_dots_(&d, e, p, rows, j0, sums / d.halves, sum);
-            moek_digits_store_(&d, e, p, rows, j0, sums, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(d.a, MOEK_DIGITS_COLUMNS), moek_digits_task_, &d);
     return MOEK_OK;
 }
 /* A row of the table: MOEK_DIGITS_ROW_(name, UP, INT4_A16, columns of a scale of w, avx2, AVX2). */
 #define MOEK_DIGITS_ROW_(row, OP, quant, columns, set, SET) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
-        (void)stream; \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
-        return moek_digits_launch_(args, &moek_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns); \
+        return moek_digits_launch_(args, stream, &moek_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns); \
     }
 #endif

@@ -1,5 +1,5 @@
 /* moek/kernel/dots.h -- loops of the CPU rows over pieces of 128 elements (moek_element_cpu.h decodes them): plain C99,
- * any compiler; OpenMP where it is switched on.
+ * any compiler.
  *
  * The loops are written so that a compiler vectorizes them without being allowed to reorder sums: no branch in the
  * body, and sums in MOEK_LANES independent lanes.  So the bits do not depend on the vector width either.  Codes of 4
@@ -8,12 +8,7 @@
 #define MOEK_DOTS_H
 #include "../strict.h"
 #include "numbers.h"
-
-#if defined(_OPENMP)
-#define MOEK_PARALLEL_FOR _Pragma("omp parallel for schedule(dynamic)")
-#else
-#define MOEK_PARALLEL_FOR
-#endif
+#include "parallel.h"
 
 /* Host only: MOEK_FN would make device functions of them too. */
 #if defined(__cplusplus)

@@ -482,42 +482,34 @@ MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_more_args *
     p.x_unit = xs->type == MOEK_SCALE_TYPE_E8M0 ? 1.0f / 256 : 1.0f;
     return p;
 }
+/* A strip of an expert, or none. */
+static MOEK_UNUSED void moek_panel_task_(const void *data, long long task)
+{
+    const moek_panels_ *const p = (const moek_panels_ *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(p->d.a, MOEK_STRIP / p->d.halves, task);
+    const int most = p->how == MOEK_SUM_EXACT && p->d.all > MOEK_PANEL_EXACT ? MOEK_PANEL_X / 2 : MOEK_PANEL_X;
+    float sum[MOEK_PANEL_X * MOEK_STRIP];
+    int row;
+    for (row = t.first; row < t.end; row += most) {
+        const int rows = t.end - row < most ? t.end - row : most;
+        moek_panel_sums_(p, t.e, row, rows, t.j0, t.columns, sum);
+        moek_panel_store_(p, t.e, row, rows, t.j0, t.columns, sum);
+    }
+}
 /* A launcher's work. */
-static MOEK_UNUSED moek_status moek_panel_launch_(const void *args, const moek_panel_set_ *set, int op, int quant,
-                                                  int columns)
+static MOEK_UNUSED moek_status moek_panel_launch_(const void *args, moek_stream stream, const moek_panel_set_ *set,
+                                                  int op, int quant, int columns)
 {
     moek_gemm_more_args found;
     const moek_panels_ p = moek_panels_of_(args, &found, set, op, quant, columns);
-    const moek_gemm_args *const a = p.d.a;
-    const int strip = MOEK_STRIP / p.d.halves, groups = (a->n + strip - 1) / strip;
-    const long long tasks = (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * groups;
-    long long task;
-    MOEK_PARALLEL_FOR
-    for (task = 0; task < tasks; task++) {
-        const moek_gemm_args *const g = p.d.a;
-        const int b = (int)(task / groups), j0 = (int)(task % groups) * strip;
-        const int e = g->rows_per_expert ? b : g->block_expert[b];
-        const int first = g->rows_per_expert ? e * g->rows_per_expert : g->offsets[e];
-        const int end = g->rows_per_expert ? first + g->counts[e] : g->offsets[e + 1];
-        const int width = g->n - j0 < strip ? g->n - j0 : strip;
-        float sum[MOEK_PANEL_X * MOEK_STRIP];
-        const int most = p.how == MOEK_SUM_EXACT && p.d.all > MOEK_PANEL_EXACT ? MOEK_PANEL_X / 2 : MOEK_PANEL_X;
-        int row;
-        if (!g->rows_per_expert && g->block_row[b] != first) continue;         /* the expert's first block does all */
-        for (row = first; row < end; row += most) {
-            const int rows = end - row < most ? end - row : most;
-            moek_panel_sums_(&p, e, row, rows, j0, width, sum);
-            moek_panel_store_(&p, e, row, rows, j0, width, sum);
-        }
-    }
+    moek_parallel_for_(stream, moek_gemm_tasks_(p.d.a, MOEK_STRIP / p.d.halves), moek_panel_task_, &p);
     return MOEK_OK;
 }
 /* A row of the table, as MOEK_DIGITS_ROW_. */
 #define MOEK_PANEL_ROW_(row, OP, quant, columns, set, SET) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
-        (void)stream; \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
-        return moek_panel_launch_(args, &moek_panel_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns); \
+        return moek_panel_launch_(args, stream, &moek_panel_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns); \
     }
 #endif

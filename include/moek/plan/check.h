@@ -111,6 +111,9 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
     moek_status status;
     const int own = moek_fixed_dtype_(c->quant) ? moek_fixed_dtype_(c->quant) : c->dtype;
+    if (c->parallel.pool && !c->parallel.run)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.parallel.pool is given, and config.parallel.run is NULL: set both, or "
+                   "neither for the threads of OpenMP");
     if (c->backend && !moek_backend_name_(c->backend))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.backend is %d; MOEK_BACKEND_*", c->backend);
     if (c->backend && c->exclude & 1u << c->backend)

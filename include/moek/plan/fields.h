@@ -11,7 +11,7 @@
     X(shared_slots) X(shared_weight) X(local_experts) X(physical_experts) X(max_replicas) X(chunk_tokens) \
     X(format) X(max_rows_per_expert) X(backend) X(exclude) X(batch_invariant) X(kernel) X(prepare_finalize) \
     X(experts_impl) X(tuned) X(weight_layout) X(router_eps) X(group_score) X(up_scales) X(inter_offset) \
-    X(block) X(expand_weights) X(cpu)
+    X(block) X(expand_weights) X(cpu) X(parallel)
 #define MOEK_EACH_WEIGHTS_FIELD_(X) \
     X(w_up) X(w_down) X(w_up_scale) X(w_down_scale) X(w_up_bias) X(w_down_bias) X(x_scale) X(h_scale) \
     X(router_bias) X(router_expert_scale) X(router_table) X(replicas) X(replica_count) X(expert_map) \
@@ -20,7 +20,8 @@
 #define MOEK_EACH_ARGS_FIELD_(X) \
     X(tokens) X(x) X(router_logits) X(topk_ids) X(topk_weights) X(y) X(workspace) X(workspace_size) X(token_ids) \
     X(is_padding) X(shared) X(shared_context) X(shared_y) X(handle) X(why) X(why_size) X(state) X(topk_ids64) \
-    X(shared_weights) X(x_stride) X(y_stride) X(shared_y_stride) X(router_logits_stride)
+    X(shared_weights) X(x_stride) X(y_stride) X(shared_y_stride) X(router_logits_stride) \
+    X(parallel)
 #define MOEK_EACH_KERNEL_FIELD_(X) \
     X(name) X(op) X(quant) X(hidden) X(granule) X(m) X(arch) X(threads) X(shared_bytes) X(launch) X(row) X(block) \
     X(reads) X(traits) X(scratch) X(flags) X(max_tokens)

@@ -152,6 +152,9 @@ static moek_status moek_check_run_(const moek_plan *plan, const moek_args *args,
     if (plan->device < 0 && stream)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "this plan runs on the CPU, on host memory, so stream must be NULL; "
                      "to stay on the GPU, set config.exclude = 1u << MOEK_BACKEND_CPU and read plan.why");
+    if (args->parallel.pool && !args->parallel.run)
+        MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.parallel.pool is given, and args.parallel.run is NULL: set both, or "
+                     "neither for config.parallel");
     if ((status = moek_check_part_(plan, args)) != MOEK_OK || !args->tokens) return status;
     if (!args->x || !args->y) MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s is NULL", args->x ? "y" : "x");
     if ((status = moek_check_aligned_(plan, args, 0)) != MOEK_OK) return status;

@@ -98,6 +98,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     moek_status status;
     (void)self;
 
+    stream = moek_stream_of_step_(step, stream);
     memset(&g, 0, sizeof g);
     g.experts = plan->local_experts;
     g.dtype = c->dtype;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../plan/workspace.h"
 #include "overlap.h"
+#include "threads.h"
 
 static moek_status moek_nothing_to_send_(const moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
                                          moek_stream stream)
@@ -37,6 +38,6 @@ static moek_status moek_one_rank_finalize_(const moek_prepare_finalize *self, mo
         a.slot_row = moek_one_rank_work_(step).slot_row;
     }
     a.early = moek_early_(plan, plan->chosen.combine);
-    return plan->chosen.combine->launch(&a, stream);
+    return plan->chosen.combine->launch(&a, moek_stream_of_step_(step, stream));
 }
 #endif

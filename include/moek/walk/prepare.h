@@ -34,7 +34,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
         a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */
     step->a = w.a.q;
     step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
-    return plan->chosen.quant->launch(&a, stream);
+    return plan->chosen.quant->launch(&a, moek_stream_of_step_(step, stream));
 }
 
 /* Rows to [local experts][rows_per_expert][hidden], in token order within an expert. */
@@ -46,6 +46,7 @@ static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek
     moek_quant_args a;
     moek_status status;
     (void)self;
+    stream = moek_stream_of_step_(step, stream);
     memset(&s, 0, sizeof s);
     s.slots = step->tokens * plan->slots;
     s.experts = plan->local_experts;

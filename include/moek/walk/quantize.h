@@ -5,6 +5,7 @@
 #include "../plan/table.h"
 #include "../plan/workspace.h"
 #include "overlap.h"
+#include "threads.h"
 
 static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size_t rows, size_t columns,
                                       moek_quantized_ to)

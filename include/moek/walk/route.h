@@ -5,6 +5,7 @@
 #include "../plan/bind.h"
 #include "../plan/rule.h"
 #include "arguments.h"
+#include "threads.h"
 
 static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
 {
@@ -56,6 +57,7 @@ moek_status moek_route(moek_step *step, moek_stream stream)
     MOEK_BEGUN_(step);
     plan = step->plan; w = &plan->weights;
     if ((status = moek_check_part_(plan, &step->args)) != MOEK_OK || !step->tokens) return status;
+    stream = moek_stream_of_step_(step, stream);
     if (step->args.router_logits && (status = moek_route_logits_(step, stream)) != MOEK_OK) return status;
     if (moek_ids_are_local_(step)) {
         step->ids = step->topk_ids;

@@ -6,6 +6,7 @@
 #include "../plan/device_query.h"
 #include "../plan/rule.h"
 #include "../plan/table.h"
+#include "threads.h"
 
 /* What a GEMM reads of weights and config. */
 static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
@@ -75,7 +76,7 @@ static moek_status moek_repack_panels_(const moek_plan *plan, const moek_kernel 
     a->row_bytes = what == MOEK_REPACK_SCALES_ ? moek_scale_bytes(&of, 1, (size_t)(g->k + g->k_offset))
                  : moek_element_bytes(f->w, !a->zeros ? (size_t)g->k
                                       : moek_scale_count(&of, 1, (size_t)(g->k + g->k_offset)));
-    return row->launch(a, NULL);
+    return row->launch(a, moek_stream_of_(&plan->config.parallel));
 }
 static moek_status moek_repack_(const moek_plan *plan, int down, int what, const void *from, void *to, int experts,
                                 int back, moek_stream stream)

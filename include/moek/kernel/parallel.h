@@ -1,0 +1,52 @@
+/* moek/kernel/parallel.h -- tasks of the CPU rows, on threads of the caller or of OpenMP. */
+#ifndef MOEK_PARALLEL_H
+#define MOEK_PARALLEL_H
+#include "../ops.h"
+#include "linkage.h"
+
+#if defined(_OPENMP)
+#define MOEK_PARALLEL_FOR_ _Pragma("omp parallel for schedule(dynamic)")
+#else
+#define MOEK_PARALLEL_FOR_
+#endif
+
+/* What rows of cpu take as their stream: NULL, or where the caller's threads are. */
+static MOEK_UNUSED moek_stream moek_stream_of_(const moek_parallel *p)
+{
+    return p->run ? (moek_stream)(void *)(uintptr_t)p : NULL;
+}
+/* task(data, i) for each i below tasks, by a row's stream. */
+static MOEK_UNUSED void moek_parallel_for_(moek_stream stream, long long tasks, moek_task_fn task, const void *data)
+{
+    const moek_parallel *const p = (const moek_parallel *)(const void *)stream;
+    long long i;
+    if (tasks < 1) return;
+    if (p) {
+        p->run(p->pool, tasks, task, data);
+        return;
+    }
+    MOEK_PARALLEL_FOR_
+    for (i = 0; i < tasks; i++) task(data, i);
+}
+
+/* A task of up or down: columns j0 on of expert e, rows first to end - 1 of the work, all that the expert has: so its
+ * weights come from memory once.  first == end: none. */
+typedef struct moek_gemm_task_ { int e, first, end, j0, columns; } moek_gemm_task_;
+static MOEK_UNUSED long long moek_gemm_tasks_(const moek_gemm_args *a, int columns)
+{
+    return (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * ((a->n + columns - 1) / columns);
+}
+static MOEK_UNUSED moek_gemm_task_ moek_gemm_task_of_(const moek_gemm_args *a, int columns, long long task)
+{
+    const int groups = (a->n + columns - 1) / columns, b = (int)(task / groups);
+    moek_gemm_task_ t;
+    t.j0 = (int)(task % groups) * columns;
+    t.columns = a->n - t.j0 < columns ? a->n - t.j0 : columns;
+    t.e = a->rows_per_expert ? b : a->block_expert[b];
+    t.first = a->rows_per_expert ? t.e * a->rows_per_expert : a->offsets[t.e];
+    t.end = a->rows_per_expert ? t.first + a->counts[t.e] : a->offsets[t.e + 1];
+    /* The list of blocks only says which experts have rows: the expert's first block does all. */
+    if (!a->rows_per_expert && a->block_row[b] != t.first) t.end = t.first;
+    return t;
+}
+#endif
