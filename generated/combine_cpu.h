@@ -12,41 +12,41 @@
 #define MOEK_NAME_ moek_combine_h0_on_cpu
 #define MOEK_K_(x) moek_combine_h0_on_cpu_##x##_
 
-/* A token. */
-static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long t)
+/* A stretch of a token. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
 {
     const moek_combine_args *const a = (const moek_combine_args *)data;
     enum { STRETCH = 512 };
-    const size_t h = (size_t)a->hidden;
+    const size_t h = (size_t)a->hidden, stretches = (h + STRETCH - 1) / STRETCH;
+    const size_t t = (size_t)task / stretches, j0 = (size_t)task % stretches * STRETCH;
+    const size_t n = h - j0 < STRETCH ? h - j0 : (size_t)STRETCH;
     const size_t rows_stride = a->rows_stride ? (size_t)a->rows_stride : h;
-    const size_t add_at = (size_t)t * (a->addend_stride ? (size_t)a->addend_stride : h);
+    const size_t add_at = t * (a->addend_stride ? (size_t)a->addend_stride : h) + j0;
     const uint16_t *const addend = a->addend ? (const uint16_t *)a->addend + add_at : NULL;
-    const size_t y_at = (size_t)t * (a->y_stride ? (size_t)a->y_stride : h);
-    size_t j0, j, n;
+    uint16_t *const y = (uint16_t *)a->y + t * (a->y_stride ? (size_t)a->y_stride : h) + j0;
+    float sum[STRETCH] = {0};
+    size_t j;
     int k;
-    for (j0 = 0; j0 < h; j0 += STRETCH) {
-        float sum[STRETCH] = {0};
-        n = h - j0 < STRETCH ? h - j0 : (size_t)STRETCH;
-        for (k = 0; k < a->topk; k++) {
-            const size_t slot = (size_t)t * a->topk + k;
-            const int32_t id = a->ids ? a->ids[slot] : 0, row = a->slot_row ? a->slot_row[slot] : (int32_t)slot;
-            const float weight = a->weights ? a->weights[slot] : 1.0f;
-            const uint16_t *from;
-            if (id < 0 || (a->ids && id >= a->experts) || row < 0) continue;
-            from = (const uint16_t *)a->rows + (size_t)row * rows_stride + j0;
-            for (j = 0; j < n; j++) sum[j] += weight * moek_from_t_(from[j], a->dtype);
-        }
-        for (j = 0; j < n; j++) {
-            const float add = addend ? moek_from_t_(addend[j0 + j], a->dtype) : 0.0f;
-            ((uint16_t *)a->y)[y_at + j0 + j] = moek_to_t_(sum[j] + add, a->dtype);
-        }
+    for (k = 0; k < a->topk; k++) {
+        const size_t slot = t * (size_t)a->topk + (size_t)k;
+        const int32_t id = a->ids ? a->ids[slot] : 0, row = a->slot_row ? a->slot_row[slot] : (int32_t)slot;
+        const float weight = a->weights ? a->weights[slot] : 1.0f;
+        const uint16_t *from;
+        if (id < 0 || (a->ids && id >= a->experts) || row < 0) continue;
+        from = (const uint16_t *)a->rows + (size_t)row * rows_stride + j0;
+        for (j = 0; j < n; j++) sum[j] += weight * moek_from_t_(from[j], a->dtype);
+    }
+    for (j = 0; j < n; j++) {
+        const float add = addend ? moek_from_t_(addend[j], a->dtype) : 0.0f;
+        y[j] = moek_to_t_(sum[j] + add, a->dtype);
     }
 }
 
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_combine_args *a = (const moek_combine_args *)args;
-    if (a) moek_parallel_for_(stream, a->tokens, MOEK_K_(task), a);
+    const int stretches = ((a ? a->hidden : 0) + 511) / 512;
+    if (a) moek_parallel_for_(stream, (long long)a->tokens * stretches, MOEK_K_(task), a);
     return MOEK_OK;
 }
 
