@@ -94,6 +94,17 @@ static MOEK_UNUSED int moek_plain_format_of_(int dtype)
     return quant;
 }
 
+/* The format of the weights that an op reads: w_down may have one of its own. */
+static int moek_quant_at_(const moek_config *c, int op)
+{
+    return op == MOEK_OP_DOWN && c->down_quant ? c->down_quant : c->quant;
+}
+/* That of w_down and of h; that of gate, up and x is config.quant. */
+static int moek_down_quant_(const moek_config *c) { return moek_quant_at_(c, MOEK_OP_DOWN); }
+static int moek_two_formats_(const moek_config *c) { return moek_down_quant_(c) != c->quant; }
+/* config.ue8m0, of x or of h in this format: of two formats, one may have no such scales. */
+static int moek_rounds_up_(const moek_config *c, int quant) { return c->ue8m0 && moek_format_of(quant)->ue8m0; }
+
 moek_scale_shape moek_weight_scale(const moek_format *f, int block)
 {
     moek_scale_shape of = f->w_scale;
@@ -108,6 +119,14 @@ size_t moek_element_bytes(int element, size_t columns)
 static int moek_in_blocks_(const moek_format *f, int weight_layout)
 {
     return f->only_blocks || (weight_layout == MOEK_WEIGHTS_BLOCKS && moek_block_of(f->file_type));
+}
+/* How the weights of an op lie.  config.weight_layout is one word for both formats: blocks are where a format has them,
+ * and a format that has nothing else lies in blocks under any word. */
+static int moek_layout_at_(const moek_config *c, int op)
+{
+    const int blocks = moek_in_blocks_(moek_format_of(moek_quant_at_(c, op)), c->weight_layout);
+    return blocks ? MOEK_WEIGHTS_BLOCKS : c->weight_layout == MOEK_WEIGHTS_BLOCKS ? MOEK_WEIGHTS_CHECKPOINT
+                                                                                  : c->weight_layout;
 }
 size_t moek_weight_bytes(const moek_format *f, int weight_layout, size_t columns)
 {

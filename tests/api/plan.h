@@ -544,7 +544,7 @@ static void file_blocks_of(const moek_format *f)
     moek_weights w;
     moek_plan p;
     CHECK(moek_format_of_file(f->file_type) == f && instead && instead->file_columns < f->file_columns, "%s", f->name);
-    snprintf(says, sizeof says, "of %s they must be multiples of %d, the columns of a block.  Files hold rows of other "
+    snprintf(says, sizeof says, "of %s it must be a multiple of %d, the columns of a block.  Files hold rows of other "
              "lengths as other types, such as %s", f->name, f->file_columns, instead->name);
     REFUSED(of_quant(&c, f->number); c.inter += f->file_columns / 2, E_ARGUMENT, says);
     REFUSED(of_quant(&c, f->number); c.hidden += 8, E_ARGUMENT, says);
@@ -632,7 +632,8 @@ static void test_demanded(void)
         wrong_quant = k->quant == FORMAT_ROW ? FORMAT_TENSOR : FORMAT_ROW;
         wrong_hidden = k->hidden ? k->hidden + 1 : k->granule > 1 ? k->granule + 1 : 0;
         if (wrong_hidden && moek_format_of(k->quant)->granule > 1)
-            REFUSED(c.quant = k->quant; c.hidden = wrong_hidden, E_ARGUMENT, "they must be multiples of");
+            REFUSED(c.quant = k->quant; c.hidden = wrong_hidden, E_ARGUMENT,
+                    moek_format_of(k->quant)->only_blocks ? "it must be a multiple of" : "they must be multiples of");
         else if (wrong_hidden)
             REFUSED(c.quant = k->quant; c.kernel = k->name; c.hidden = wrong_hidden, E_NO_KERNEL, k->name);
         if (k->quant) REFUSED(c.quant = wrong_quant; c.kernel = k->name, E_NO_KERNEL, WRONG_QUANT(k->name));

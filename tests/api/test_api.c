@@ -9,7 +9,8 @@
 #define MOEK_IMPLEMENTATION
 #ifdef MOEK_QUANT                                      /* as if kernels.toml had these alone: others are rows to add */
 #define MOEK_EACH_SHIPPED_(X) \
-    X(UP, MOEK_QUANT, 0, 0, 0) X(UP, (MOEK_QUANT) + 1, 0, 0, 0) X(UP, (MOEK_QUANT) + 2, 0, 0, 80)
+    X(UP, MOEK_QUANT, 0, 0, 0) X(UP, (MOEK_QUANT) + 1, 0, 0, 0) X(UP, (MOEK_QUANT) + 2, 0, 0, 80) \
+    X(DOWN, (MOEK_QUANT) + 1, 0, 0, 0)
 #endif
 #endif
 #include "moek.h"
@@ -140,6 +141,7 @@ static void test_choose_pair(void)
 #include "plan.h"
 #include "table.h"
 #include "bind.h"
+#include "mixes.h"
 #include "run.h"
 
 int main(void)
@@ -160,6 +162,9 @@ int main(void)
     test_misuse();
     test_backends();
     test_file_blocks();
+    test_two_formats();
+    test_two_bound();
+    test_two_demanded();
     test_no_device();
     test_demanded();
     test_table();

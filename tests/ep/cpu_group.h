@@ -104,18 +104,18 @@ static void free_weights(moek_weights *w)
 static void weights_of(const scene *s, rank *r)
 {
     const layer *l = &s->whole;
-    const moek_format *const f = l->format;
+    const moek_format *const f = l->format, *const d = layer_down(l);
     const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
     moek_weights *w = &r->w;
     memset(w, 0, sizeof *w);
     w->w_up = pieces(s, r, l->w.w_up, up * moek_weight_bytes(f, 0, h));
-    w->w_down = pieces(s, r, l->w.w_down, h * moek_weight_bytes(f, 0, i));
+    w->w_down = pieces(s, r, l->w.w_down, h * moek_weight_bytes(d, 0, i));
     w->w_up_scale = (const float *)pieces(s, r, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
-    w->w_down_scale = (const float *)pieces(s, r, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
+    w->w_down_scale = (const float *)pieces(s, r, l->w.w_down_scale, moek_scale_bytes(&d->w_scale, h, i));
     w->w_up_global_scale = (const float *)pieces(s, r, l->w.w_up_global_scale, 4 * up / i);
     w->w_down_global_scale = (const float *)pieces(s, r, l->w.w_down_global_scale, 4);
     w->w_up_zero = pieces(s, r, l->w.w_up_zero, up * layer_zero_row(f, h));
-    w->w_down_zero = pieces(s, r, l->w.w_down_zero, h * layer_zero_row(f, i));
+    w->w_down_zero = pieces(s, r, l->w.w_down_zero, h * layer_zero_row(d, i));
     w->w_up_bias = pieces(s, r, l->w.w_up_bias, 2 * up);
     w->w_down_bias = pieces(s, r, l->w.w_down_bias, 2 * h);
     w->x_scale = l->w.x_scale; w->h_scale = l->w.h_scale;
@@ -306,9 +306,12 @@ static uint16_t *all_y(const scene *s)
             memcpy(y + row * (size_t)(s->rank[r].first + t), s->rank[r].y + y_row(s) * (size_t)t, row);
     return (uint16_t *)y;
 }
-static int late(const scene *s) { return format_by_tensor(s->whole.format) && !s->whole.w.x_scale; }
-
-/* Dynamic scales of a tensor are of the rows that a rank received, so the reference must go by rank. */
+/* Dynamic scales of a tensor, of x or of h, are of the rows that a rank received, so the reference must go by rank. */
+static int late(const scene *s)
+{
+    const layer *l = &s->whole;
+    return (format_by_tensor(l->format) && !l->w.x_scale) || (format_by_tensor(layer_down(l)) && !l->w.h_scale);
+}
 static double *ref_by_rank(const scene *s)
 {
     const layer *l = &s->whole;
@@ -340,7 +343,7 @@ static double *ref_by_rank(const scene *s)
         memset(&a, 0, sizeof a);
         a.tokens = n; a.hidden = c->hidden; a.inter = c->inter; a.slots = k;
         a.experts = s->rank[r].config.local_experts;
-        a.format = l->format; a.dtype = c->dtype; a.act = c->act;
+        a.format = l->format; a.down = l->down; a.dtype = c->dtype; a.act = c->act;
         a.alpha = c->alpha; a.beta = c->beta; a.limit = c->limit;
         a.up_layout = c->up_layout; a.router_weight_on_input = c->router_weight_on_input;
         a.x = x; a.ids = ids; a.weights = weights; a.w = &s->rank[r].w;
@@ -370,7 +373,7 @@ static void compare(scene *s)
                                          s->whole.plan.config.dtype);
     CHECK(d.rel_l2 < tolerance(s) && d.same_nonfinite, "%s: off by %.2e, at most %.2e", s->what, d.rel_l2, d.max_abs);
     if (d.rel_l2 / tolerance(s) > worst) worst = d.rel_l2 / tolerance(s);
-    if (s->group.combine == MOEK_EP_EXACT && (!format_by_tensor(s->whole.format) || (s->options & LAYER_STATIC)))
+    if (s->group.combine == MOEK_EP_EXACT && !late(s))
         CHECK(!memcmp(y, s->one, 2 * (size_t)s->total * (size_t)s->config.hidden), "%s: other bits than on one rank",
               s->what);
     free(want);

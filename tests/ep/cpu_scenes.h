@@ -86,7 +86,8 @@ static void give_replicas(scene *s)
 /* Scales of a rank's own rows: no padding, nor another rank's tokens, may be among them. */
 static int by_rank(const scene *s)
 {
-    return format_by_tensor(moek_format_of(s->config.quant)) && !(s->options & LAYER_STATIC);
+    const moek_format *const f = moek_format_of(s->config.quant), *const d = moek_format_of(s->config.down_quant);
+    return (format_by_tensor(f) || (d && format_by_tensor(d))) && !(s->options & LAYER_STATIC);
 }
 
 /* The config of one rank has no replicas: they are copies. */
@@ -170,6 +171,33 @@ static void test_all(void)
                     if (quick && (format / 3 + kind) % 3) continue;
                     if (!fewer || (format + combine) % 3 == 0) turn_once(kind, combine, format, turn);
                 }
+}
+
+/* Gate and up in one format, which is what x travels in, and down in another: all formats take both places. */
+static void test_two_formats(void)
+{
+    int i, turn = 0;
+    for (i = 0; i < (fewer ? FORMATS : 8 * FORMATS); i++, turn++) {
+        const moek_format *const f = format_at(i % FORMATS), *d;
+        const int kind = 1 + turn % (MOEK_EP_KIND_COUNT_ - 1);
+        scene *s;
+        do d = format_at(rng_below(FORMATS));
+        while (d == f || (f->blocks && d->blocks) || (format_dtype(f) && format_dtype(d)));
+        if (!format_has(f, MOEK_OP_UP, 0) || !format_has(d, MOEK_OP_DOWN, 0)) continue;
+        s = scene_new(kind, rng_below(2) ? MOEK_EP_REDUCED : MOEK_EP_EXACT, 2 + turn % 4, f->number);
+        s->config.down_quant = d->number;
+        s->config.inter = format_round_up(d, INTER);
+        s->config.block = format_block(f->blocks ? f : d, turn);
+        s->config.dtype = format_dtype(f) ? format_dtype(f) : format_dtype_in(d, turn);
+        s->config.ue8m0 = (f->ue8m0 || d->ue8m0) && rng_below(2);
+        s->options = (rng_below(2) ? LAYER_STATIC : 0) | (rng_below(2) ? LAYER_ZERO : 0);
+        say(s, d->name);
+        give_tokens(s, rng_below(2) ? UNEVEN : EVEN);
+        whole_of(s);
+        give_ids(s, rng_below(ROUTINGS));
+        checked(s, run_rank);
+        forget(s);
+    }
 }
 
 /* All numbers of ranks, all patterns: the same bits as on one rank. */

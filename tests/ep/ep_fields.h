@@ -24,6 +24,7 @@ enum { EP_PLAIN, EP_OAI, EP_FP8, EP_GROUPS, EP_SHARED, EP_TOP1, EP_FEW, EP_APART
     X("topk", EP_SHARED, 1, (c->topk = 4, c->shared_slots = 1))                 /* the same sum */ \
     X("shared_slots", EP_SHARED, 1, c->shared_slots = 1) \
     X("quant", EP_PLAIN, 1, c->quant = format_of_t(MOEK_DTYPE_FP16)) \
+    X("down_quant", EP_PLAIN, 1, c->down_quant = FORMAT_BLOCKED) \
     X("act", EP_PLAIN, 1, c->act = MOEK_GELU) \
     X("dtype", EP_FP8, 1, c->dtype = MOEK_DTYPE_FP16) \
     X("alpha", EP_OAI, 1, c->alpha = 1.5f) \

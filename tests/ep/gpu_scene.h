@@ -208,14 +208,14 @@ static const void *pieces(side *k, const void *from, size_t bytes)
 static void give_weights(const scene *s, side *k)
 {
     const layer *l = &s->whole;
-    const moek_format *const f = l->format;
+    const moek_format *const f = l->format, *const d = layer_down(l);
     const size_t h = (size_t)s->config.hidden, i = (size_t)s->config.inter, up = (size_t)l->up_rows;
     static const int64_t zeros[PHYSICAL] = { 0 };
     memset(&k->w, 0, sizeof k->w);
     k->w.w_up = pieces(k, l->w.w_up, up * moek_weight_bytes(f, 0, h));
-    k->w.w_down = pieces(k, l->w.w_down, h * moek_weight_bytes(f, 0, i));
+    k->w.w_down = pieces(k, l->w.w_down, h * moek_weight_bytes(d, 0, i));
     k->w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
-    k->w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
+    k->w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&d->w_scale, h, i));
     k->w.w_up_global_scale = (const float *)pieces(k, l->w.w_up_global_scale, 4 * up / i);
     k->w.w_down_global_scale = (const float *)pieces(k, l->w.w_down_global_scale, 4);
     k->w.x_scale = (const float *)gift(k, l->w.x_scale, 4);

@@ -98,7 +98,7 @@ static const void *pieces(rank *k, const void *from, size_t bytes)
 static int plan_rank(rank *k, const scene *s)
 {
     const layer *l = &s->whole;
-    const moek_format *const f = l->format;
+    const moek_format *const f = l->format, *const d = layer_down(l);
     const size_t h = HIDDEN, i = INTER, up = (size_t)l->up_rows;
     moek_config c = s->config;
     moek_weights w;
@@ -109,9 +109,9 @@ static int plan_rank(rank *k, const scene *s)
     moek_ep_join(&k->ep, &c);
     memset(&w, 0, sizeof w);
     w.w_up = pieces(k, l->w.w_up, up * moek_weight_bytes(f, 0, h));
-    w.w_down = pieces(k, l->w.w_down, h * moek_weight_bytes(f, 0, i));
+    w.w_down = pieces(k, l->w.w_down, h * moek_weight_bytes(d, 0, i));
     w.w_up_scale = (const float *)pieces(k, l->w.w_up_scale, moek_scale_bytes(&f->w_scale, up, h));
-    w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&f->w_scale, h, i));
+    w.w_down_scale = (const float *)pieces(k, l->w.w_down_scale, moek_scale_bytes(&d->w_scale, h, i));
     w.w_up_global_scale = (const float *)pieces(k, l->w.w_up_global_scale, 4 * up / i);
     w.w_down_global_scale = (const float *)pieces(k, l->w.w_down_global_scale, 4);
     w.x_scale = (const float *)gift(k, l->w.x_scale, 4);

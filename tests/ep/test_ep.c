@@ -62,6 +62,7 @@ int main(int argc, char **argv)
     fewer = sample || quick;
     RUN(test_selection);
     RUN(test_all);
+    RUN(test_two_formats);
     RUN(test_ranks);
     RUN(test_chunks);
     RUN(test_shared_slots);

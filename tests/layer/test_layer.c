@@ -74,6 +74,7 @@ static int quick_cases;                                /* of this test, until no
 #include "tiled.h"
 #include "shards.h"
 #include "spoiled.h"
+#include "mixes.h"
 
 /* ---- all --------------------------------------------------------------------------------------------------------- */
 
@@ -102,6 +103,8 @@ static void run(const char *backend_name, const char *test_name, void (*test)(vo
 static void test_backend(const char *name)
 {
     RUN(test_formats);
+    RUN(test_two_formats);
+    RUN(test_two_sizes);
     RUN(test_sizes);
     RUN(test_pairs);
     RUN(test_tiles);

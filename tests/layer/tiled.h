@@ -196,13 +196,27 @@ static void fragments_case(int quant, int act, int tokens, int turn, int expands
     layer_state = NULL;
     layer_free(&l);
 }
+/* What belongs to an op's weights, of this format: all in panels. */
+static void repack_panels(layer *l, const moek_format *f, int down)
+{
+    const moek_weights *const w = &l->w;
+    const void *const scale = down ? w->w_down_scale : w->w_up_scale;
+    const void *const zero = down ? w->w_down_zero : w->w_up_zero;
+    const int scales = f->w_scale.rows == 1 && scale && moek_weight_scale(f, l->config.block).columns;
+    repack_by(l, down ? moek_repack_down : moek_repack_up, down ? w->w_down : w->w_up);
+    if (scales) repack_by(l, down ? moek_repack_down_scale : moek_repack_up_scale, scale);
+    if (zero && scales) repack_by(l, down ? moek_repack_down_zero : moek_repack_up_zero, zero);
+    if (down || !w->w_gate) return;
+    repack_by(l, moek_repack_up, w->w_gate);
+    if (scales) repack_by(l, moek_repack_up_scale, w->w_gate_scale);
+    if (zero && scales) repack_by(l, moek_repack_up_zero, w->w_gate_zero);
+}
 /* Weights in panels, on the CPU: all that belongs to them is repacked. */
 static void panels_case(int quant, int tokens, int turn)
 {
     static const int acts[] = { MOEK_SILU, MOEK_SWIGLUOAI, MOEK_RELU2_NO_MUL };
     const moek_format *const f = moek_format_of(quant);
     moek_config c = config_of(quant);
-    int scales;
     uint16_t *y;
     layer l;
     if (f->blocks) c.block = f->block[turn % f->blocks];
@@ -217,18 +231,7 @@ static void panels_case(int quant, int tokens, int turn)
     snprintf(l.what, sizeof l.what, "panels, %s, block %d, zeros %d, act %d, up_layout %d, %d tokens, turn %d", f->name,
              c.block, l.w.w_up_zero != NULL, c.act, c.up_layout, tokens, turn);
     if (layer_plan(&l)) {
-        scales = f->w_scale.rows == 1 && l.w.w_up_scale && moek_weight_scale(f, c.block).columns;
-        repack_by(&l, moek_repack_up, l.w.w_up); repack_by(&l, moek_repack_down, l.w.w_down);
-        if (l.w.w_gate) repack_by(&l, moek_repack_up, l.w.w_gate);
-        if (scales) {
-            repack_by(&l, moek_repack_up_scale, l.w.w_up_scale);
-            repack_by(&l, moek_repack_down_scale, l.w.w_down_scale);
-            if (l.w.w_gate) repack_by(&l, moek_repack_up_scale, l.w.w_gate_scale);
-        }
-        if (l.w.w_up_zero && scales) {
-            repack_by(&l, moek_repack_up_zero, l.w.w_up_zero); repack_by(&l, moek_repack_down_zero, l.w.w_down_zero);
-            if (l.w.w_gate) repack_by(&l, moek_repack_up_zero, l.w.w_gate_zero);
-        }
+        repack_panels(&l, f, 0), repack_panels(&l, f, 1);
         if ((y = layer_y(&l, moek_run)) != NULL) {
             layer_compare_some(&l, tokens < 12 ? tokens : 12);
             layer_same(&l, by_stages, y, "by stages");

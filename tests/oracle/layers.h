@@ -287,7 +287,7 @@ static inline void ref_combine(const moek_combine_args *a, double *y, double *sl
 
 typedef struct ref_layer_args {
     int tokens, hidden, inter, slots, experts;    /* slots: of a token; experts: in the weights */
-    const moek_format *format;
+    const moek_format *format, *down;             /* down: of w_down and of h; NULL: format */
     int dtype, act;
     float alpha, beta, limit;                     /* defaults filled in */
     int up_layout;                               /* MOEK_UP_GATE_UP, _INTERLEAVED, _SWAPPED, _SEPARATE */
@@ -318,19 +318,24 @@ static inline double ref_bound(const moek_format *f, int dtype, int inter, int a
     return of_t + of_h * (arch < 90 || !format_quantizes(f) ? 1 : format_by_row(f) ? 14 : 6);
 }
 
-/* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
-static inline void *ref_layer_quant(const ref_layer_args *l, const void *x, int stride, int rows, int cols, int offset,
-                                    const float *weight, const float *fixed, void **scale)
+/* The format of what up reads, or down. */
+static inline const moek_format *ref_layer_format(const ref_layer_args *l, int up)
 {
-    const int columns = l->format->x_scale.columns, groups = columns ? (offset + cols + columns - 1) / columns : 1;
+    return up || !l->down ? l->format : l->down;
+}
+/* Rows of T -> what up and down read; the scales go to *scale.  The caller frees both. */
+static inline void *ref_layer_quant(const ref_layer_args *l, const moek_format *f, const void *x, int stride, int rows,
+                                    int cols, int offset, const float *weight, const float *fixed, void **scale)
+{
+    const int columns = f->x_scale.columns, groups = columns ? (offset + cols + columns - 1) / columns : 1;
     moek_quant_args q;
     memset(&q, 0, sizeof q);
     q.x_stride = stride;
     q.rows = rows, q.cols = cols, q.source_div = 1, q.dtype = l->dtype, q.x = x, q.row_weight = weight;
-    q.static_scale = fixed, q.ue8m0 = l->ue8m0, q.group_offset = offset;
+    q.static_scale = fixed, q.ue8m0 = l->ue8m0 && f->ue8m0, q.group_offset = offset;
     q.q = ref_alloc((size_t)rows * cols * 2);
     q.scale = *scale = ref_alloc(((size_t)rows * groups + 1) * sizeof(float));
-    ref_quant(&q, l->format);
+    ref_quant(&q, f);
     return q.q;
 }
 static inline moek_gemm_more_args ref_layer_gemm(const ref_layer_args *l, const int32_t *offsets,
@@ -356,7 +361,7 @@ static inline moek_gemm_more_args ref_layer_gemm(const ref_layer_args *l, const 
     more.gemm = g;
     more.w_global_scale = up ? l->w->w_up_global_scale : l->w->w_down_global_scale;
     more.w_zero = up ? l->w->w_up_zero : l->w->w_down_zero;
-    if (format_x_second(l->format)) more.a_global_scale = up ? l->w->x_scale : l->w->h_scale;
+    if (format_x_second(ref_layer_format(l, up))) more.a_global_scale = up ? l->w->x_scale : l->w->h_scale;
     if (g.w_gate) more.gate_global_scale = l->w->w_gate_global_scale, more.gate_zero = l->w->w_gate_zero;
     return more;
 }
@@ -379,7 +384,7 @@ static inline uint16_t *ref_layer_step(const ref_layer_args *l, const moek_gemm_
     double *y = (double *)ref_alloc(n * sizeof(double));
     uint16_t *t = (uint16_t *)ref_alloc(n * 2);
     size_t i;
-    ref_gemm_(g, l->format, up, y, NULL);
+    ref_gemm_(g, ref_layer_format(l, up), up, y, NULL);
 #ifdef _OPENMP
 #pragma omp parallel for if (n > 10000)
 #endif
@@ -397,7 +402,7 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     int32_t *kept = (int32_t *)ref_alloc((size_t)slots * 4);
     const int rows = ref_layer_sort(l, offsets, order);
     void *x_scale, *h_scale;
-    void *x = ref_layer_quant(l, l->x, l->x_stride, l->tokens, l->hidden, 0,
+    void *x = ref_layer_quant(l, l->format, l->x, l->x_stride, l->tokens, l->hidden, 0,
                               l->router_weight_on_input ? l->weights : NULL, l->w->x_scale, &x_scale);
     moek_gemm_more_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
     moek_combine_args c;
@@ -406,7 +411,8 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     int i;
     up.gemm.a = x, up.gemm.a_scale = x_scale;
     h = ref_layer_step(l, &up.gemm, 1, rows);
-    hq = ref_layer_quant(l, h, 0, rows, l->inter, l->inter_offset, NULL, l->w->h_scale, &h_scale);
+    hq = ref_layer_quant(l, ref_layer_format(l, 0), h, 0, rows, l->inter, l->inter_offset, NULL, l->w->h_scale,
+                         &h_scale);
     down.gemm.a = hq, down.gemm.a_scale = h_scale;
     for (i = 0; i < slots; i++) kept[i] = -1;
     for (i = 0; i < rows; i++) kept[order[i]] = l->ids[order[i]];

@@ -102,7 +102,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     raw = !moek_quantizes_(ep->quant) || moek_by_tensor_(ep->quant) ||
           (layer.experts_impl && layer.experts_impl->expects_unquantized);
     ep->row_bytes = raw ? 2 * ep->hidden : (int)moek_x_bytes_(ep->quant, (size_t)ep->hidden);
-    ep->ue8m0 = layer.ue8m0 != 0;
+    ep->ue8m0 = moek_rounds_up_(&layer, ep->quant);
     ep->scale_bytes = raw ? 0 : (int)moek_ep_scales_of_(ep->quant, ep->hidden, ep->ue8m0).wire;
     ep->chunks = moek_ep_chunks_(&layer);
     ep->layer = layer;

@@ -16,7 +16,7 @@
 #include "../plan/check.h"
 #include "api.h"
 
-enum { MOEK_EP_WIRE_VERSION_ = 7 };                    /* of the protocol between ranks */
+enum { MOEK_EP_WIRE_VERSION_ = 8 };                    /* of the protocol between ranks */
 
 /* X(field of moek_config, how, all).  how: its type, INT_ or FLOAT_.  all: 1 if the exchange itself depends on the
  * field; then all layers of a group must agree on it, even with mixed_layers.
@@ -30,7 +30,7 @@ enum { MOEK_EP_WIRE_VERSION_ = 7 };                    /* of the protocol betwee
     X(groups, INT_, 0) X(topk_groups, INT_, 0) X(scale, FLOAT_, 0) X(logits_dtype, INT_, 0) \
     X(shared_weight, FLOAT_, 0) X(physical_experts, INT_, 1) X(max_rows_per_expert, INT_, 1) \
     X(batch_invariant, INT_, 0) X(router_eps, FLOAT_, 0) X(group_score, INT_, 0) X(up_scales, INT_, 0) \
-    X(inter_offset, INT_, 0)
+    X(inter_offset, INT_, 0) X(down_quant, INT_, 0)
 
 /* X(name, value): fields of the group, before and after the layer's fields.  A field that other defaults derive from
  * comes first, so that the error names the field that the user set.  ep: settled, with its layout; c: its config.

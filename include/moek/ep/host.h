@@ -105,16 +105,16 @@ static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, voi
     const int fp8 = moek_quantizes_(c->quant) && !plan->experts->expects_unquantized;
     const int batched = moek_ep_low_latency_(ep);
     const int late = fp8 && moek_by_tensor_(c->quant);                         /* or may be */
-    const moek_ep_scales_ scales = moek_ep_scales_of_(c->quant, c->hidden, c->ue8m0);
+    const moek_ep_scales_ scales = moek_ep_scales_of_(c->quant, c->hidden, moek_rounds_up_(c, c->quant));
     const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
     const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
     const int shares = moek_ep_shares_(ep);
     moek_arena_ arena;
     arena.base = (char *)base; arena.used = 0;
-    w->sent = moek_arena_take_quantized_(&arena, c, fp8 ? chunk : 0, hidden);
+    w->sent = moek_arena_take_quantized_(&arena, c->quant, fp8 ? chunk : 0, hidden);
     w->weighted = (uint16_t *)moek_arena_take_(&arena, c->router_weight_on_input ? 2 * chunk * hidden : 0);
-    w->arrived = moek_arena_take_quantized_(&arena, c, batched ? rows : late ? received : 0, hidden);
+    w->arrived = moek_arena_take_quantized_(&arena, c->quant, batched ? rows : late ? received : 0, hidden);
     w->unquantized = (uint16_t *)moek_arena_take_(&arena, batched && late ? 2 * rows * hidden : 0);
     w->counts = (int32_t *)moek_arena_take_(&arena, 4 * ranks);
     w->offsets = (int32_t *)moek_arena_take_(&arena, 4 * (ranks + 1));
@@ -167,7 +167,7 @@ static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
     memset(&m, 0, sizeof m);
     m.x_bytes = moek_ep_sends_t_(plan) ? 2 * (size_t)c->hidden : moek_x_bytes_(c->quant, (size_t)c->hidden);
     if (!moek_ep_sends_t_(plan) && !moek_by_tensor_(c->quant))
-        m.scales = moek_ep_scales_of_(c->quant, c->hidden, c->ue8m0);
+        m.scales = moek_ep_scales_of_(c->quant, c->hidden, moek_rounds_up_(c, c->quant));
     m.x_row = m.x_bytes;
     return m;
 }

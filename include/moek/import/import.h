@@ -475,6 +475,7 @@ static moek_status moek_place_check_(const moek_config *c, int matrix, int exper
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.hidden is %d and inter %d: 1 to %d", c->hidden, c->inter,
                    MOEK_MAX_COLUMNS_);
     if ((status = moek_check_block_(c, why)) != MOEK_OK) return status;
+    if ((status = moek_check_granule_(c, why)) != MOEK_OK) return status;
     if (experts > MOEK_MAX_EXPERTS_ || expert < 0 || expert >= experts)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "expert is %d: this rank has %lld (config.local_experts, or experts and "
                    "shared_slots), at most %d", expert, (long long)experts, MOEK_MAX_EXPERTS_);
@@ -516,7 +517,7 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     why = moek_text_in_(args->why, args->why_size);
     status = moek_place_check_(config, matrix, expert, &why);
     if (status != MOEK_OK) return status;
-    f = moek_format_of(config->quant);
+    f = moek_format_of(moek_quant_at_(config, down ? MOEK_OP_DOWN : MOEK_OP_UP));
     source = moek_source_of_(args->source);
     one = source && source->scales == MOEK_SCALES_ONE;
     layout = moek_up_layout_(config);
@@ -537,10 +538,10 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
         MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "an array of weights that %s has is NULL", f->name);
     args->rows = down ? config->hidden : config->inter * (both ? 2 : 1);
     args->columns = down ? config->inter : config->hidden;
-    args->block = config->block; args->dtype = config->dtype; args->quant = config->quant;
+    args->block = f->blocks ? config->block : 0; args->dtype = config->dtype; args->quant = f->number;
     args->row_step = interleaved && !down && !both ? 2 : 1;
     args->scale_shared = one && halves && f->w_scale.type && !f->w_scale.rows && matrix == MOEK_MATRIX_UP;
-    shape = moek_weight_scale(f, config->block);
+    shape = moek_weight_scale(f, args->block);
     w = moek_weight_bytes(f, config->weight_layout, (size_t)args->columns);
     scale = moek_scale_bytes(&shape, 1, (size_t)args->columns);
     zero = moek_element_bytes(f->w, moek_scale_count(&shape, 1, (size_t)args->columns));

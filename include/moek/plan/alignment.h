@@ -43,19 +43,22 @@ static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 
 
 /* Of tiled weights, bulk copies bring scales and zero points of blocks, 16 bytes at a time.  Of weights as they come, a
  * kernel of a GPU has one load for all scales of 32 columns of a row. */
-static int moek_scale_alignment_(const moek_plan *plan, int zeros)
+static int moek_scale_alignment_(const moek_plan *plan, int op, int zeros)
 {
     const moek_config *const c = &plan->config;
-    const moek_scale_shape of = moek_weight_scale(moek_format_of(c->quant), c->block);
+    const int quant = moek_quant_at_(c, op);
+    const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), c->block);
     const int scale = of.type && !zeros ? moek_scale_bits_[of.type] / 8 : 1;
-    if (c->weight_layout == MOEK_WEIGHTS_TILED && moek_scales_tiled_(c->quant, c->block)) return 16;
+    if (moek_layout_at_(c, op) == MOEK_WEIGHTS_TILED && moek_scales_tiled_(quant, c->block)) return 16;
     if (moek_arch_is_host_(plan->arch) || zeros || of.columns < 1 || of.columns >= 32) return scale;
     return scale * 32 / of.columns;
 }
 static int moek_alignment_of_(const moek_plan *plan, const moek_address_ *a)
 {
     if (a->bytes == MOEK_BY_LOGITS_) return (int)moek_logit_bytes_(plan->config.logits_dtype);
-    return a->bytes > 0 ? a->bytes : moek_scale_alignment_(plan, a->bytes == MOEK_BY_ZEROS_);
+    if (a->bytes > 0) return a->bytes;
+    return moek_scale_alignment_(plan, strncmp(a->name, "w_down", 6) ? MOEK_OP_UP : MOEK_OP_DOWN,
+                                 a->bytes == MOEK_BY_ZEROS_);
 }
 
 /* Are addresses `first` to `end` - 1 where they must be?  0, and a sentence about the first that is not.  fields: the

@@ -67,38 +67,87 @@ static moek_status moek_bind_separate_(const moek_plan *plan, const moek_weights
     return MOEK_OK;
 }
 
+/* The field of config that says the format of an op's weights. */
+static const char *moek_quant_field_(const moek_config *c, int op)
+{
+    return op == MOEK_OP_DOWN && moek_two_formats_(c) ? "down_quant" : "quant";
+}
+
+/* The scales of a GEMM's weights. */
+static moek_status moek_bind_scales_(const moek_config *c, const void *scale, int op, moek_text_ *why)
+{
+    const int quant = moek_quant_at_(c, op), blocks = moek_layout_at_(c, op) == MOEK_WEIGHTS_BLOCKS;
+    const int scaled = moek_w_scale_(quant)->type && !blocks;
+    if (scaled && !scale)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_%s_scale is NULL; %s weights need scales", moek_op_name_(op),
+                   moek_quant_name(quant));
+    if (!scaled && scale)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_%s_scale is given, but config.%s is %s, which has none%s",
+                   moek_op_name_(op), moek_quant_field_(c, op), moek_quant_name(quant),
+                   blocks ? " beside its blocks" : "");
+    return MOEK_OK;
+}
+
 /* weights.w_up_global_scale and its like: all of them where the format has a global scale, else none. */
 static moek_status moek_bind_global_scale_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
 {
     const moek_config *c = &plan->config;
-    const int takes = moek_format_of(c->quant)->global_scale, apart = c->up_layout == MOEK_UP_SEPARATE;
-    const char *const given = w->w_up_global_scale ? "w_up_global_scale" : w->w_down_global_scale
-                            ? "w_down_global_scale" : w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
-    const char *const missing = !w->w_up_global_scale ? "w_up_global_scale" : !w->w_down_global_scale
-                              ? "w_down_global_scale" : apart && !w->w_gate_global_scale ? "w_gate_global_scale" : NULL;
-    if (!takes && given)
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.quant is %s, which has no global scale",
-                   given, moek_quant_name(c->quant));
-    if (takes && missing)
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s has a global scale, one an expert", missing,
-                   moek_quant_name(c->quant));
+    const int apart = c->up_layout == MOEK_UP_SEPARATE;
+    const struct { const char *name; const void *at; int op, there; } all[] = {
+        { "w_up_global_scale", w->w_up_global_scale, MOEK_OP_UP, 1 },
+        { "w_down_global_scale", w->w_down_global_scale, MOEK_OP_DOWN, 1 },
+        { "w_gate_global_scale", w->w_gate_global_scale, MOEK_OP_UP, apart },
+    };
+    int i;
+    for (i = 0; i < 3; i++) {
+        const int quant = moek_quant_at_(c, all[i].op), takes = moek_format_of(quant)->global_scale;
+        if (all[i].at && !takes)
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is given, but config.%s is %s, which has no global scale",
+                       all[i].name, moek_quant_field_(c, all[i].op), moek_quant_name(quant));
+        if (!all[i].at && takes && all[i].there)
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s has a global scale, one an expert", all[i].name,
+                       moek_quant_name(quant));
+    }
     if (!apart && w->w_gate_global_scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_gate_global_scale is given, but config.up_layout is not "
                    "MOEK_UP_SEPARATE: w_up_global_scale has that of gate, too");
     return MOEK_OK;
 }
 
-/* weights.w_up_zero and its like: of all weights or of none, and only where the format may have them. */
+/* weights.w_up_zero and its like: of all weights of a format or of none, and only where the format may have them. */
 static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w, moek_text_ *why)
 {
     const moek_config *c = &plan->config;
-    const int apart = c->up_layout == MOEK_UP_SEPARATE, any = w->w_up_zero || w->w_down_zero || w->w_gate_zero;
-    if (any && !moek_format_of(c->quant)->zero)
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_up_zero, w_down_zero or w_gate_zero is given, but config.quant is "
-                   "%s, which has no zero points", moek_quant_name(c->quant));
-    if (any && (!w->w_up_zero || !w->w_down_zero || !w->w_gate_zero != !apart))
+    const int apart = c->up_layout == MOEK_UP_SEPARATE;
+    const int up = w->w_up_zero || w->w_gate_zero, down = w->w_down_zero != NULL;
+    const int both = up || (down && !moek_two_formats_(c));
+    int op;
+    for (op = MOEK_OP_UP; op <= MOEK_OP_DOWN; op++) {
+        const moek_format *const f = moek_format_of(moek_quant_at_(c, op));
+        if ((op == MOEK_OP_UP ? up : down) && !f->zero)
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_up_zero, w_down_zero or w_gate_zero is given, but config.%s is "
+                       "%s, which has no zero points", moek_quant_field_(c, op), f->name);
+    }
+    if (both && (!w->w_up_zero || !w->w_gate_zero != !apart || (!down && !moek_two_formats_(c))))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_up_zero and w_down_zero go together, and w_gate_zero with them "
                    "where config.up_layout is MOEK_UP_SEPARATE, and only there");
+    return MOEK_OK;
+}
+
+/* weights.x_scale and h_scale: static scales of x in its format, and of h in that of w_down. */
+static moek_status moek_bind_static_(const moek_config *c, const void *scale, int op, moek_text_ *why)
+{
+    const int quant = moek_quant_at_(c, op);
+    const char *const name = op == MOEK_OP_UP ? "x" : "h";
+    if (!moek_format_of(quant)->static_x && scale)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s_scale is given, but only formats with static scales have it, not "
+                   "%s", name, moek_quant_name(quant));
+    if (moek_x_global_scale_(quant) && !scale)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s_scale is NULL; %s needs it, a factor on top of the scales of %s",
+                   name, moek_quant_name(quant), name);
+    if (c->batch_invariant && moek_by_tensor_(quant) && !scale)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: %s needs %s_scale for it",
+                   moek_quant_name(quant), name);
     return MOEK_OK;
 }
 
@@ -117,28 +166,15 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
 #define MOEK_NEED_(field, condition, reason) \
     if ((condition) && !weights->field) MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights." #field " is NULL; %s", reason)
     if (plan->backend != MOEK_BACKEND_USER) {
-        const int blocks = moek_in_blocks_(moek_format_of(c->quant), c->weight_layout);
-        const int scaled = moek_w_scale_(c->quant)->type && !blocks;
         MOEK_NEED_(w_up, 1, "every layer needs it");
         MOEK_NEED_(w_down, 1, "every layer needs it");
-        if (scaled && (!weights->w_up_scale || !weights->w_down_scale))
-            MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s weights need scales",
-                       weights->w_up_scale ? "w_down_scale" : "w_up_scale", moek_quant_name(c->quant));
-        if (!scaled && (weights->w_up_scale || weights->w_down_scale))
-            MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.w_up_scale or w_down_scale is given, but config.quant is %s, "
-                       "which has none%s", moek_quant_name(c->quant), blocks ? " beside its blocks" : "");
+        if ((status = moek_bind_scales_(c, weights->w_up_scale, MOEK_OP_UP, &why)) != MOEK_OK) return status;
+        if ((status = moek_bind_scales_(c, weights->w_down_scale, MOEK_OP_DOWN, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_separate_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_global_scale_(plan, weights, &why)) != MOEK_OK) return status;
         if ((status = moek_bind_zeros_(plan, weights, &why)) != MOEK_OK) return status;
-        if (!moek_format_of(c->quant)->static_x && (weights->x_scale || weights->h_scale))
-            MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.x_scale or h_scale is given, but only formats with static "
-                       "scales have them, not %s", moek_quant_name(c->quant));
-        if (moek_x_global_scale_(c->quant) && (!weights->x_scale || !weights->h_scale))
-            MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "weights.%s is NULL; %s needs x_scale and h_scale, a factor on top of "
-                       "the scales of x and of h", weights->x_scale ? "h_scale" : "x_scale", moek_quant_name(c->quant));
-        if (c->batch_invariant && moek_by_tensor_(c->quant) && (!weights->x_scale || !weights->h_scale))
-            MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: "
-                       "%s needs x_scale and h_scale for it", moek_quant_name(c->quant));
+        if ((status = moek_bind_static_(c, weights->x_scale, MOEK_OP_UP, &why)) != MOEK_OK) return status;
+        if ((status = moek_bind_static_(c, weights->h_scale, MOEK_OP_DOWN, &why)) != MOEK_OK) return status;
     }
     if (!moek_aligned_(plan, &moek_in_weights_, weights, 0, moek_in_weights_.n, &why)) return MOEK_E_ARGUMENT;
     if ((status = moek_check_router_weights_(c, weights, &why)) != MOEK_OK) return status;

@@ -26,16 +26,16 @@ static int moek_scales_tiled_(int quant, int block)
 /* What hidden and inter must be multiples of for tiled weights: a line of 128 bytes; or a fragment has so many columns,
  * and rows of gate and up. */
 static int moek_tile_granule_(int quant) { return moek_in_fragments_(quant) ? 64 : moek_w_line_(quant); }
-static int moek_can_tile_(const moek_config *c)
+static int moek_can_tile_(const moek_config *c, int op)
 {
-    const int granule = moek_tile_granule_(c->quant);
-    return !moek_format_of(c->quant)->only_blocks && c->hidden % granule == 0 && c->inter % granule == 0;
+    const int quant = moek_quant_at_(c, op), granule = moek_tile_granule_(quant);
+    return !moek_format_of(quant)->only_blocks && c->hidden % granule == 0 && c->inter % granule == 0;
 }
 /* The same for panels: rows of up and columns of down are inter; and a scale of 16 rows lies in one place. */
 enum { MOEK_PANEL_GRANULE_ = 32 };
-static int moek_can_panel_(const moek_config *c)
+static int moek_can_panel_(const moek_config *c, int op)
 {
-    return !moek_format_of(c->quant)->only_blocks && c->hidden % MOEK_PANEL_GRANULE_ == 0 &&
+    return !moek_format_of(moek_quant_at_(c, op))->only_blocks && c->hidden % MOEK_PANEL_GRANULE_ == 0 &&
            c->inter % MOEK_PANEL_GRANULE_ == 0 && c->inter_offset % MOEK_PANEL_GRANULE_ == 0;
 }
 static int moek_scales_in_panels_(int quant, int block)
@@ -92,25 +92,60 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
-/* Do the weights come as the layout says? */
+/* config.down_quant: what goes with two formats. */
+static moek_status moek_check_two_(const moek_config *c, moek_text_ *why)
+{
+    const moek_format *const up = moek_format_of(c->quant), *const down = moek_format_of(c->down_quant);
+    const int own[2] = { moek_fixed_dtype_(c->quant), moek_fixed_dtype_(c->down_quant) };
+    if (!down)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.down_quant is %d, which is no format; 0 (as quant), or "
+                   "MOEK_Q6_K_A16, ...", c->down_quant);
+    if (own[0] && own[1] && own[0] != own[1])
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.quant is %s and down_quant %s, but a layer has one T (config.dtype)",
+                   up->name, down->name);
+    if (c->inter_offset)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, but down_quant is %s beside %s, and shards of two "
+                   "formats begin with whole groups of scales of both: leave it 0, and cut inter so", c->inter_offset,
+                   down->name, up->name);
+    if (c->expand_weights)
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.expand_weights is %d, but down_quant is %s beside %s, and it is for "
+                   "one format: leave it 0", c->expand_weights, down->name, up->name);
+    return MOEK_OK;
+}
+
+/* Do the weights come as the layout says?  Of two formats, one may lie otherwise (moek_layout_at_). */
 static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
 {
-    const moek_format *const f = moek_format_of(c->quant);
-    const int blocks = c->weight_layout == MOEK_WEIGHTS_BLOCKS;
-    if (f->only_blocks && c->weight_layout && !blocks)
+    const int at[2] = { moek_layout_at_(c, MOEK_OP_UP), moek_layout_at_(c, MOEK_OP_DOWN) };
+    const int own = at[0] == c->weight_layout ? 0 : 1, op = own ? MOEK_OP_DOWN : MOEK_OP_UP;
+    const moek_format *const f = moek_format_of(moek_quant_at_(c, op));
+    int i;
+    if (c->weight_layout && at[own] != c->weight_layout && f->only_blocks)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d, and %s comes in blocks of GGUF files alone, "
                    "which have no other order yet: leave it 0, or MOEK_WEIGHTS_BLOCKS (%d)", c->weight_layout, f->name,
                    MOEK_WEIGHTS_BLOCKS);
-    if (blocks && !f->file_columns)
+    if (c->weight_layout && at[own] != c->weight_layout)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_BLOCKS, and GGUF files have no blocks "
                    "of %s (moek_format.file_type): leave it 0", f->name);
+    for (i = MOEK_OP_UP; i <= MOEK_OP_DOWN; i++) {
+        const int layout = moek_layout_at_(c, i);
+        if (layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c, i))
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
+                       "no multiple of %d: leave weight_layout 0", c->hidden, c->inter,
+                       moek_tile_granule_(moek_quant_at_(c, i)));
+        if (layout == MOEK_WEIGHTS_PANELS && !moek_can_panel_(c, i))
+            MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_PANELS, and hidden %d, inter %d or "
+                       "inter_offset %d no multiple of %d: leave weight_layout 0", c->hidden, c->inter,
+                       c->inter_offset, MOEK_PANEL_GRANULE_);
+    }
     return MOEK_OK;
 }
 
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
     moek_status status;
-    const int own = moek_fixed_dtype_(c->quant) ? moek_fixed_dtype_(c->quant) : c->dtype;
+    const int of_up = moek_fixed_dtype_(c->quant), of_down = moek_fixed_dtype_(moek_down_quant_(c));
+    const int own = of_up ? of_up : of_down ? of_down : c->dtype;
     if (c->parallel.pool && !c->parallel.run)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.parallel.pool is given, and config.parallel.run is NULL: set both, or "
                    "neither for the threads of OpenMP");
@@ -123,13 +158,14 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
     if (!moek_quant_name(c->quant))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",
                    c->quant);
+    if (moek_two_formats_(c) && (status = moek_check_two_(c, why)) != MOEK_OK) return status;
     if (!moek_act_name(c->act))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.act is %d, which is no activation; MOEK_SILU, ...", c->act);
     if (c->dtype != MOEK_DTYPE_DEFAULT && c->dtype != MOEK_DTYPE_BF16 && c->dtype != MOEK_DTYPE_FP16)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.dtype is %d; MOEK_DTYPE_BF16 or MOEK_DTYPE_FP16", c->dtype);
     if (c->dtype != MOEK_DTYPE_DEFAULT && own != c->dtype)
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.dtype is %s but quant is %s: leave dtype 0",
-                   moek_dtype_name_(c->dtype), moek_quant_name(c->quant));
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.dtype is %s but %s is %s: leave dtype 0", moek_dtype_name_(c->dtype),
+                   of_up ? "quant" : "down_quant", moek_quant_name(of_up ? c->quant : c->down_quant));
     if (c->logits_dtype < 0 || c->logits_dtype > MOEK_DTYPE_F32)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.logits_dtype is %d; MOEK_DTYPE_*", c->logits_dtype);
     if (c->up_layout < 0 || c->up_layout > MOEK_UP_SEPARATE)
@@ -139,14 +175,7 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
     if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_BLOCKS)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
     if ((status = moek_check_layout_(c, why)) != MOEK_OK) return status;
-    if (c->weight_layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c))
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
-                   "no multiple of %d: leave weight_layout 0", c->hidden, c->inter, moek_tile_granule_(c->quant));
-    if (c->weight_layout == MOEK_WEIGHTS_PANELS && !moek_can_panel_(c))
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_PANELS, and hidden %d, inter %d or "
-                   "inter_offset %d no multiple of %d: leave weight_layout 0", c->hidden, c->inter, c->inter_offset,
-                   MOEK_PANEL_GRANULE_);
-    if (c->ue8m0 && !moek_format_of(c->quant)->ue8m0)
+    if (c->ue8m0 && !moek_rounds_up_(c, c->quant) && !moek_rounds_up_(c, moek_down_quant_(c)))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x up, but of %s x is "
                    "%s: leave it 0", moek_quant_name(c->quant), moek_format_of(c->quant)->x_about);
     if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
@@ -192,12 +221,12 @@ static moek_status moek_check_act_(const moek_config *c, moek_text_ *why)
 }
 
 /* Rows that are no whole blocks: what files hold in place of them, or what a shard does. */
-static moek_status moek_no_blocks_(const moek_config *c, const moek_format *f, moek_text_ *why)
+static moek_status moek_no_blocks_(const moek_format *f, const char *size, int columns, moek_text_ *why)
 {
     const moek_block *const b = moek_block_of(f->file_type);
     const moek_format *const instead = moek_format_of_file(b->instead);
-    moek_append_(why, "config.hidden is %d and inter %d; of %s they must be multiples of %d, the columns of a "
-                 "block.  ", c->hidden, c->inter, f->name, b->columns);
+    moek_append_(why, "config.%s is %d; of %s it must be a multiple of %d, the columns of a block.  ", size, columns,
+                 f->name, b->columns);
     if (instead)
         moek_append_(why, "Files hold rows of other lengths as other types, such as %s: take the format of the "
                      "tensor's type (moek_format_of_file).  ", instead->name);
@@ -205,23 +234,34 @@ static moek_status moek_no_blocks_(const moek_config *c, const moek_format *f, m
                "inter, or spread experts (moek_ep.h)");
 }
 
-/* config.block, and the sizes that the format's elements fill bytes with. */
+/* config.block, of one of the formats or of both. */
 static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
 {
-    const moek_format *const f = moek_format_of(c->quant);
-    int i;
-    if (c->block && !f->blocks)
+    const moek_format *const f[2] = { moek_format_of(c->quant), moek_format_of(moek_down_quant_(c)) };
+    int i, j;
+    if (c->block && !f[0]->blocks && !f[1]->blocks)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
-                   "it 0", c->block, f->name);
-    if (f->blocks && !moek_has_block_(f, c->block)) {
-        moek_append_(why, "config.block is %d; of %s it is one of", c->block, f->name);
-        for (i = 0; i < f->blocks; i++) moek_append_(why, " %d", f->block[i]);
+                   "it 0", c->block, f[0]->name);
+    for (j = 0; j < 2; j++) {
+        if (!f[j]->blocks || moek_has_block_(f[j], c->block)) continue;
+        moek_append_(why, "config.block is %d; of %s it is one of", c->block, f[j]->name);
+        for (i = 0; i < f[j]->blocks; i++) moek_append_(why, " %d", f[j]->block[i]);
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
     }
-    if (f->only_blocks && (c->hidden % f->granule || c->inter % f->granule)) return moek_no_blocks_(c, f, why);
-    if (c->hidden % f->granule || c->inter % f->granule || c->inter_offset % f->granule)
+    return MOEK_OK;
+}
+
+/* The sizes that elements fill bytes with, or blocks: rows of gate and up have hidden columns, those of down inter. */
+static moek_status moek_check_granule_(const moek_config *c, moek_text_ *why)
+{
+    const moek_format *const f = moek_format_of(c->quant);
+    const moek_format *const down = moek_format_of(moek_down_quant_(c));
+    if (f->only_blocks && c->hidden % f->granule) return moek_no_blocks_(f, "hidden", c->hidden, why);
+    if (down->only_blocks && c->inter % down->granule) return moek_no_blocks_(down, "inter", c->inter, why);
+    if (c->hidden % f->granule || c->inter % down->granule || c->inter_offset % down->granule)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.hidden is %d, inter %d and inter_offset %d; of %s they must be "
-                   "multiples of %d", c->hidden, c->inter, c->inter_offset, f->name, f->granule);
+                   "multiples of %d", c->hidden, c->inter, c->inter_offset,
+                   c->hidden % f->granule ? f->name : down->name, c->hidden % f->granule ? f->granule : down->granule);
     return MOEK_OK;
 }
 
@@ -350,10 +390,14 @@ static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
 
 static void moek_fill_defaults_(moek_config *c)
 {
-    if (!c->dtype) c->dtype = moek_fixed_dtype_(c->quant) ? moek_fixed_dtype_(c->quant) : MOEK_DTYPE_BF16;
+    if (!c->dtype) c->dtype = moek_fixed_dtype_(c->quant);
+    if (!c->dtype) c->dtype = moek_fixed_dtype_(moek_down_quant_(c));
+    if (!c->dtype) c->dtype = MOEK_DTYPE_BF16;
+    if (c->down_quant == c->quant) c->down_quant = 0;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
-    if (moek_format_of(c->quant)->only_blocks) c->weight_layout = MOEK_WEIGHTS_BLOCKS;
+    if (moek_format_of(c->quant)->only_blocks && moek_format_of(moek_down_quant_(c))->only_blocks)
+        c->weight_layout = MOEK_WEIGHTS_BLOCKS;
     if (moek_act_gated_(c->act)) c->up_layout = moek_up_layout_(c);
     if (c->up_layout == MOEK_UP_SEPARATE && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_SEPARATE;
     if (c->scale == 0) c->scale = 1;

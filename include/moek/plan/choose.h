@@ -104,6 +104,7 @@ moek_status moek_choose_format_(moek_config *config, char *text, size_t size, si
         const moek_format *const f = moek_format_of(moek_quants_[i]);
         moek_status status;
         if (!moek_same_weights(f->number, config->quant)) continue;
+        if (moek_two_formats_(config) && f->number != config->quant) continue;        /* of two formats: as asked */
         status = moek_try_format_(config, f, &plan, &rank);
         if (f->number == config->quant) first = status;
         if (status != MOEK_OK) moek_append_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);

@@ -13,7 +13,8 @@ typedef struct moek_choice { int tokens, gemms; } moek_choice;    /* up to so ma
 enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
 
 typedef struct moek_chosen {
-    const struct moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x and of h                         */
+    const struct moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x; of h, too, unless h_quant says  */
+    const struct moek_kernel *h_quant;                                /* another, where config.down_quant is another  */
     const struct moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
     const struct moek_kernel *layer[MOEK_MAX_TILES];
     const struct moek_kernel *mlp[MOEK_MAX_TILES];

@@ -81,6 +81,20 @@ static void moek_describe_route_(const moek_plan *plan, moek_text_ *t)
     moek_append_(t, "\n");
 }
 
+/* The format of the weights and how they lie; of two formats: "up q4_k_a16 (..), down q6_k_a16 (..)". */
+static void moek_describe_weights_(const moek_config *c, moek_text_ *t)
+{
+    const int two = moek_two_formats_(c);
+    int op;
+    for (op = MOEK_OP_UP; op <= (two ? MOEK_OP_DOWN : MOEK_OP_UP); op++) {
+        const int layout = moek_layout_at_(c, op);
+        if (two) moek_append_(t, "%s%s ", op == MOEK_OP_DOWN ? ", " : "", moek_op_name_(op));
+        moek_append_(t, "%s%s", moek_quant_name(moek_quant_at_(c, op)),
+                     layout == MOEK_WEIGHTS_BLOCKS ? " (blocks of a GGUF file, in place)" :
+                     layout == MOEK_WEIGHTS_TILED ? " (tiled)" : layout == MOEK_WEIGHTS_PANELS ? " (in panels)" : "");
+    }
+}
+
 size_t moek_describe(const moek_plan *plan, char *text, size_t size)
 {
     moek_text_ t = moek_text_in_(text, size);
@@ -89,12 +103,10 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     if (!plan || !plan->backend) { moek_append_(&t, "not initialized: %s\n",
                                                 plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
-    moek_append_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, %s%s%s, T %s, "
-                 "up to %d tokens in chunks of %d\n", c->hidden, c->inter, c->experts, plan->local_experts, c->topk,
-                 c->shared_slots ? " + shared slots" : "", moek_quant_name(c->quant),
-                 moek_in_blocks_(moek_format_of(c->quant), c->weight_layout) ? " (blocks of a GGUF file, in place)" :
-                 c->weight_layout == MOEK_WEIGHTS_TILED ? " (tiled)" :
-                 c->weight_layout == MOEK_WEIGHTS_PANELS ? " (in panels)" : "", c->ue8m0 ? " (ue8m0)" : "",
+    moek_append_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, ", c->hidden, c->inter, c->experts,
+                 plan->local_experts, c->topk, c->shared_slots ? " + shared slots" : "");
+    moek_describe_weights_(c, &t);
+    moek_append_(&t, "%s, T %s, up to %d tokens in chunks of %d\n", c->ue8m0 ? " (ue8m0)" : "",
                  moek_dtype_name_(c->dtype), c->max_tokens, plan->chunk);
     moek_describe_act_(c, &t);
     moek_append_(&t, "backend   %s%s%s, workspace %.1f MiB\n", moek_backend_name_(plan->backend),
@@ -124,10 +136,10 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
             moek_append_(&t, " rows an expert):\n");
         }
         moek_append_(&t, "  up      %s\n", plan->chosen.up[i]->name);
-        if (moek_quantizes_(c->quant)) {
+        if (moek_quantizes_(moek_down_quant_(c))) {
             const moek_facts_ f = moek_facts_of_(plan, 0);
             const int from = moek_requantizes_from_(plan, &f, plan->chosen.up[i]);
-            moek_append_(&t, "  quant   %s", plan->chosen.quant->name);
+            moek_append_(&t, "  quant   %s", plan->chosen.h_quant->name);
             if (from) moek_append_(&t, " (from %d rows an expert on: up itself)", from);
             moek_append_(&t, "\n");
         }

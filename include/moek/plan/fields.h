@@ -11,7 +11,7 @@
     X(shared_slots) X(shared_weight) X(local_experts) X(physical_experts) X(max_replicas) X(chunk_tokens) \
     X(format) X(max_rows_per_expert) X(backend) X(exclude) X(batch_invariant) X(kernel) X(prepare_finalize) \
     X(experts_impl) X(tuned) X(weight_layout) X(router_eps) X(group_score) X(up_scales) X(inter_offset) \
-    X(block) X(expand_weights) X(cpu) X(parallel)
+    X(block) X(expand_weights) X(cpu) X(parallel) X(down_quant)
 #define MOEK_EACH_WEIGHTS_FIELD_(X) \
     X(w_up) X(w_down) X(w_up_scale) X(w_down_scale) X(w_up_bias) X(w_down_bias) X(x_scale) X(h_scale) \
     X(router_bias) X(router_expert_scale) X(router_table) X(replicas) X(replica_count) X(expert_map) \

@@ -50,7 +50,10 @@ static const char *moek_lacks_of_(const moek_oracle_ *o, int arch)
 static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
 {
     const moek_config *c = o->config;
-    const int gemm = moek_is_gemm_(k->op), blocks = moek_in_blocks_(moek_format_of(c->quant), c->weight_layout);
+    const int gemm = moek_is_gemm_(k->op), quant = moek_quant_at_(c, k->op), layout = moek_layout_at_(c, k->op);
+    const int blocks = layout == MOEK_WEIGHTS_BLOCKS;
+    /* Columns of its matrix alone count where rows are of whole blocks; GPUs have tiles of rows, too. */
+    const int only = moek_format_of(quant)->only_blocks, of_x = k->op != MOEK_OP_DOWN, of_h = k->op != MOEK_OP_UP;
     moek_text_ t = moek_text_in_(why, size);
     if (moek_lacks_of_(o, k->arch))
         moek_append_(&t, "needs %s, and %s", moek_arch_name_(k->arch), moek_lacks_of_(o, k->arch));
@@ -62,26 +65,30 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
     else if (gemm && blocks && !(k->reads & MOEK_READS_BLOCKS)) moek_append_(&t, "reads no blocks of GGUF files");
     else if (gemm && !blocks && k->reads == MOEK_READS_BLOCKS)
         moek_append_(&t, "reads only blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)");
-    else if (gemm && c->weight_layout == MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_TILED_))
+    else if (gemm && layout == MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_TILED_))
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (MOEK_PLAIN_IS_WIDE_ && gemm && !c->cpu && !c->kernel && k->arch && moek_arch_is_host_(k->arch) &&
              !(k->reads & MOEK_READS_PANELS))
         moek_append_(&t, "plain C is compiled for AVX-512 here, and as fast (config.cpu demands a set)");
-    else if (gemm && c->weight_layout == MOEK_WEIGHTS_PANELS && !(k->reads & MOEK_READS_PANELS))
+    else if (gemm && layout == MOEK_WEIGHTS_PANELS && !(k->reads & MOEK_READS_PANELS))
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_PANELS");
-    else if (k->quant && k->quant != c->quant) moek_append_(&t, "is for %s", moek_quant_name(k->quant));
-    else if (gemm && !c->weight_layout && !(k->reads & MOEK_READS_CHECKPOINT))
+    else if (k->quant && k->quant != quant) moek_append_(&t, "is for %s", moek_quant_name(k->quant));
+    else if ((k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP) && moek_two_formats_(c))
+        moek_append_(&t, "up is %s, down is %s; this row has one format", moek_quant_name(c->quant),
+                     moek_quant_name(c->down_quant));
+    else if (gemm && !layout && !(k->reads & MOEK_READS_CHECKPOINT))
         moek_append_(&t, "reads only weights of MOEK_WEIGHTS_%s (moek_repack_up)",
                   k->reads & MOEK_READS_PANELS ? "PANELS" : "TILED");
     else if (k->hidden && k->hidden != c->hidden) moek_append_(&t, "is for hidden %d", k->hidden);
-    else if (gemm && k->block != c->block && k->block)
+    else if (gemm && k->block != c->block && moek_format_of(quant)->blocks && k->block)
         moek_append_(&t, "is for scales of %d columns (block)", k->block);
-    else if (gemm && k->block != c->block) moek_append_(&t, "is for scales of whole rows (block 0)");
+    else if (gemm && k->block != c->block && moek_format_of(quant)->blocks)
+        moek_append_(&t, "is for scales of whole rows (block 0)");
     else if (k->op == MOEK_OP_LAYER && c->dtype == MOEK_DTYPE_FP16 && !(k->traits & MOEK_TRAIT_FP16))
         moek_append_(&t, "does not round rows of down to fp16, which may overflow, before their weights");
-    else if (k->granule > 1 && c->hidden % k->granule)
+    else if (k->granule > 1 && (of_x || !only) && c->hidden % k->granule)
         moek_append_(&t, "hidden %d is no multiple of %d", c->hidden, k->granule);
-    else if (k->granule > 1 && (gemm || k->op == MOEK_OP_QUANT) && c->inter % k->granule)
+    else if (k->granule > 1 && (of_h || !only) && (gemm || k->op == MOEK_OP_QUANT) && c->inter % k->granule)
         moek_append_(&t, "inter %d is no multiple of %d", c->inter, k->granule);
     else if (gemm && k->granule > 1 && c->inter_offset % k->granule)
         moek_append_(&t, "inter_offset %d is no multiple of %d", c->inter_offset, k->granule);
@@ -116,12 +123,12 @@ static void moek_append_kernel_(moek_text_ *t, const moek_kernel *nearest, const
     moek_append_(t, "add to kernels.toml:  ");
     while (*p) {
         if (!strncmp(p, "quant = \"", 9)) {
-            moek_append_(t, "quant = \"%s", moek_quant_name(c->quant));
+            moek_append_(t, "quant = \"%s", moek_quant_name(moek_quant_at_(c, nearest->op)));
             p = strchr(p + 9, '"');
         } else if (nearest->hidden && !strncmp(p, "hidden = ", 9)) {
             moek_append_(t, "hidden = %d", c->hidden);
             p += 9 + strspn(p + 9, "0123456789");
-        } else if (moek_format_of(c->quant)->blocks && !strncmp(p, "block = ", 8)) {
+        } else if (moek_format_of(moek_quant_at_(c, nearest->op))->blocks && !strncmp(p, "block = ", 8)) {
             moek_append_(t, "block = %d", c->block);
             p += 8 + strspn(p + 8, "0123456789");
         } else {
@@ -155,9 +162,9 @@ static int moek_append_formats_(moek_text_ *t, int op, int quant, int arch)
 /* Does a row of these facts do op for the config on arch, whatever sizes the row takes? */
 static int moek_facts_serve_(const moek_shipped_ *k, const moek_config *c, int op, int arch)
 {
-    const int gemm = moek_is_gemm_(op);
-    return k->op == op && moek_arch_below_(k->arch, arch, gemm) && (!k->quant || k->quant == c->quant) &&
-           (!k->hidden || k->hidden == c->hidden) && (!gemm || k->block == c->block);
+    const int gemm = moek_is_gemm_(op), quant = moek_quant_at_(c, op);
+    return k->op == op && moek_arch_below_(k->arch, arch, gemm) && (!k->quant || k->quant == quant) &&
+           (!k->hidden || k->hidden == c->hidden) && (!gemm || k->block == c->block || !moek_format_of(quant)->blocks);
 }
 /* A row that kernels.toml has and this build has not: by which of its options.  Returns 0 if it is not so. */
 static int moek_append_left_out_(moek_text_ *t, const moek_config *c, int op, int arch)
@@ -173,11 +180,14 @@ static int moek_append_left_out_(moek_text_ *t, const moek_config *c, int op, in
         if (moek_facts_serve_(&moek_all_shipped_[i], c, op, arch)) left = &moek_all_shipped_[i];
     if (!left) return 0;
     moek_append_(t, "  kernels.toml has such kernels, and this build left them out: ");
-    if (left->by)
+    if (left->by && !strcmp(left->by, "QUANT") && moek_two_formats_(c))
+        moek_append_(t, "the layer has two formats, so define MOEK_WANT_QUANT(q) as ((q) == %d || (q) == %d) in place "
+                     "of MOEK_QUANT where MOEK_IMPLEMENTATION is compiled", c->quant, c->down_quant);
+    else if (left->by)
         moek_append_(t, "compile the file with MOEK_IMPLEMENTATION without MOEK_%s (or MOEK_WANT_%s), or with another "
                      "value", left->by, left->by);
     else moek_append_(t, "it is a bundle without them.  Make the bundle again with %s and %s",
-                      moek_quant_name(c->quant), moek_arch_name_(arch));
+                      moek_quant_name(moek_quant_at_(c, op)), moek_arch_name_(arch));
     return 1;
 }
 
@@ -190,44 +200,6 @@ static void moek_append_sizes_(moek_text_ *t, const moek_config *c, int granule)
     if (shard && moek_scale_group_(c->quant, c->block))
         moek_append_(t, "%sa shard of tensor parallelism, cut inter in multiples of %d, by whole groups of scales, so "
                      "that ranks differ in inter (docs/formats.md)", pad ? "; or, of " : "of ", granule);
-}
-
-/* How near a kernel is to what was asked for: better the same arch, then the format, then its block. */
-static int moek_likeness_(const moek_kernel *k, const moek_config *c, int arch)
-{
-    return 4 * (k->arch == arch) + (k->quant == c->quant ? 2 + (k->block == c->block) : 0);
-}
-
-static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)
-{
-    const moek_config *c = o->config;
-    const moek_kernel *nearest = NULL;
-    const moek_kernel *demanded = moek_kernel_find(c->kernel);
-    const int base = moek_arch_is_host_(arch) ? MOEK_ARCH_CPU : arch;   /* of plain C: the row that is easy to add */
-    char reason[160] = "";
-    int i;
-    if (demanded && demanded->op == op && moek_kernel_refuses_(demanded, o, arch, reason, sizeof reason))
-        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
-    for (i = MOEK_KERNELS_ - 1; i >= 0; i--) {
-        const moek_kernel *k = &moek_table_[i];
-        if (k->op == op && (!nearest || moek_likeness_(k, c, base) >= moek_likeness_(nearest, c, base))) nearest = k;
-    }
-    moek_append_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(c->quant),
-                 c->hidden, c->inter, moek_arch_name_(base));
-    if (moek_append_left_out_(o->why, c, op, base)) return MOEK_E_NO_KERNEL;
-    if (nearest && nearest->arch == base && moek_append_formats_(o->why, op, c->quant, base)) return MOEK_E_NO_KERNEL;
-    if (!nearest)
-        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
-                   "./moek gen list shows what there is.");
-    moek_kernel_refuses_(nearest, o, arch, reason, sizeof reason);
-    moek_append_(o->why, "  Nearest: %s (%s).\n", nearest->name, reason);
-    if (nearest->arch == base && (!nearest->quant || nearest->quant == c->quant) && !nearest->hidden &&
-        nearest->block == c->block) {
-        moek_append_sizes_(o->why, c, nearest->granule);
-        return MOEK_E_NO_KERNEL;
-    }
-    moek_append_kernel_(o->why, nearest, c);
-    return MOEK_E_NO_KERNEL;
 }
 
 /* Into a list by tile height, unless one of its height is there, which was better. */
@@ -252,6 +224,76 @@ static void moek_add_kernels_(const moek_oracle_ *o, int op, int arch, const moe
     }
 }
 
+/* Heights of the tiles of an op. */
+static void moek_append_heights_(const moek_oracle_ *o, int op, int arch)
+{
+    const moek_kernel *tiles[MOEK_MAX_TILES];
+    int i, count = 0;
+    moek_add_kernels_(o, op, arch, tiles, &count);
+    moek_append_(o->why, "%s %s", moek_op_name_(op), moek_quant_name(moek_quant_at_(o->config, op)));
+    for (i = 0; i < count; i++) moek_append_(o->why, "%s %d", i ? "," : "", tiles[i]->m);
+}
+
+/* How near a kernel is to what was asked for: better the same arch, then the format, then its block. */
+static int moek_likeness_(const moek_kernel *k, const moek_config *c, int arch)
+{
+    return 4 * (k->arch == arch) + (k->quant == moek_quant_at_(c, k->op) ? 2 + (k->block == c->block) : 0);
+}
+
+static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)
+{
+    const moek_config *c = o->config;
+    const moek_kernel *nearest = NULL;
+    const moek_kernel *demanded = moek_kernel_find(c->kernel);
+    const int base = moek_arch_is_host_(arch) ? MOEK_ARCH_CPU : arch;   /* of plain C: the row that is easy to add */
+    const int quant = moek_quant_at_(c, op);
+    char reason[160] = "";
+    int i;
+    if (demanded && demanded->op == op && moek_kernel_refuses_(demanded, o, arch, reason, sizeof reason))
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.kernel %s cannot serve: %s", c->kernel, reason);
+    for (i = MOEK_KERNELS_ - 1; i >= 0; i--) {
+        const moek_kernel *k = &moek_table_[i];
+        if (k->op == op && (!nearest || moek_likeness_(k, c, base) >= moek_likeness_(nearest, c, base))) nearest = k;
+    }
+    if (op == MOEK_OP_DOWN && moek_two_formats_(c) && moek_first_(o, op, arch, -1)) {
+        moek_append_(o->why, "no kernel: rows of up and of down share tiles, and of these formats none has the height "
+                     "of one of the other: ");
+        moek_append_heights_(o, MOEK_OP_UP, arch);
+        moek_append_(o->why, "; ");
+        moek_append_heights_(o, MOEK_OP_DOWN, arch);
+        return MOEK_E_NO_KERNEL;
+    }
+    moek_append_(o->why, "no kernel: %s %s hidden=%d inter=%d on %s.", moek_op_name_(op), moek_quant_name(quant),
+                 c->hidden, c->inter, moek_arch_name_(base));
+    if (moek_append_left_out_(o->why, c, op, base)) return MOEK_E_NO_KERNEL;
+    if (nearest && nearest->arch == base && moek_append_formats_(o->why, op, quant, base)) return MOEK_E_NO_KERNEL;
+    if (!nearest)
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "  No row of this op is compiled in; "
+                   "./moek gen list shows what there is.");
+    moek_kernel_refuses_(nearest, o, arch, reason, sizeof reason);
+    moek_append_(o->why, "  Nearest: %s (%s).\n", nearest->name, reason);
+    if (nearest->arch == base && (!nearest->quant || nearest->quant == quant) && !nearest->hidden &&
+        (nearest->block == c->block || !moek_format_of(quant)->blocks)) {
+        moek_append_sizes_(o->why, c, nearest->granule);
+        return MOEK_E_NO_KERNEL;
+    }
+    moek_append_kernel_(o->why, nearest, c);
+    return MOEK_E_NO_KERNEL;
+}
+
+/* The down row of an up row: of its height.  On a CPU lists of row blocks say only which experts have rows; so of two
+ * formats the heights may differ there, and the row is the tallest below, or the shortest of all. */
+static const moek_kernel *moek_partner_(const moek_oracle_ *o, const moek_kernel *up, int arch)
+{
+    const moek_kernel *const down = moek_first_(o, MOEK_OP_DOWN, arch, up->m);
+    const moek_kernel *tiles[MOEK_MAX_TILES];
+    int i, count = 0;
+    if (down || !moek_arch_is_host_(arch) || !moek_two_formats_(o->config)) return down;
+    moek_add_kernels_(o, MOEK_OP_DOWN, arch, tiles, &count);
+    for (i = count - 1; i > 0 && tiles[i]->m > up->m; i--) {}
+    return count ? tiles[i] : NULL;
+}
+
 /* The tallest tile of a format other than the config's, for weights as checkpoints have them: up, and *down; or NULL.
  */
 static const moek_kernel *moek_tallest_of_(const moek_oracle_ *o, int quant, int arch, const moek_kernel **down)
@@ -260,10 +302,27 @@ static const moek_kernel *moek_tallest_of_(const moek_oracle_ *o, int quant, int
     moek_oracle_ of = *o;
     const moek_kernel *tiles[MOEK_MAX_TILES];
     int count = 0;
-    c.quant = quant; c.weight_layout = MOEK_WEIGHTS_CHECKPOINT; c.kernel = NULL;
+    c.quant = quant; c.down_quant = 0; c.weight_layout = MOEK_WEIGHTS_CHECKPOINT; c.kernel = NULL;
     of.config = &c;
     moek_add_kernels_(&of, MOEK_OP_UP, arch, tiles, &count);
     if (!count || !(*down = moek_first_(&of, MOEK_OP_DOWN, arch, tiles[count - 1]->m))) return NULL;
     return tiles[count - 1];
+}
+
+/* The row that quantizes x, or h: rows of so many columns.  Of two formats each asks for its own alone; one that is
+ * demanded (config.kernel) may be of the other.  NULL, with a sentence: there is none. */
+static const moek_kernel *moek_quant_row_(const moek_oracle_ *o, int arch, int quant, int columns)
+{
+    const moek_kernel *const demanded = moek_kernel_find(o->config->kernel), *row;
+    moek_config c = *o->config;
+    moek_oracle_ of = *o;
+    if (moek_two_formats_(&c)) {
+        c.hidden = c.inter = columns;
+        if (demanded && demanded->quant != quant) c.kernel = NULL;
+    }
+    c.quant = quant; c.down_quant = 0;
+    of.config = &c;
+    if (!(row = moek_first_(&of, MOEK_OP_QUANT, arch, -1))) moek_no_kernel_(&of, MOEK_OP_QUANT, arch);
+    return row;
 }
 #endif

@@ -12,6 +12,33 @@ static int moek_table_experts_(const moek_experts *experts)
     return experts == &moek_standard_experts || experts == &moek_batched_experts;
 }
 
+/* Has the backend kernels for the weights of up, or of down: for their format, and as they lie? */
+static moek_status moek_weights_refused_(const moek_oracle_ *o, int arch, int op)
+{
+    const int quant = moek_quant_at_(o->config, op), layout = moek_layout_at_(o->config, op);
+    const int host = moek_arch_is_host_(arch);
+    int i, formats = 0, reads = 0;
+    for (i = 0; i < MOEK_KERNELS_; i++)
+        if (moek_table_[i].op == op && moek_table_[i].quant == quant && moek_arch_below_(moek_table_[i].arch, arch, 1))
+            formats = 1, reads |= moek_table_[i].reads;
+    if (!formats && !host && moek_format_of(quant)->only_blocks)
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "blocks of GGUF files are not on GPUs yet: %s is served by backend CPU "
+                   "alone", moek_quant_name(quant));
+    if (!formats) return moek_no_kernel_(o, op, arch);
+    if (layout == MOEK_WEIGHTS_BLOCKS && !(reads & MOEK_READS_BLOCKS))
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_BLOCKS: only rows of CPUs read blocks "
+                   "of GGUF files yet; leave config.weight_layout 0, and import weights (moek_import.h)");
+    if (layout == MOEK_WEIGHTS_TILED && !(reads & MOEK_READS_TILED_))
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
+                   "weights; leave config.weight_layout 0, and weights as they come%s", !host ? "" :
+                   ", or set MOEK_WEIGHTS_PANELS, the order of CPUs, and repack from these with a plan for the CPU");
+    if (layout == MOEK_WEIGHTS_PANELS && !(reads & MOEK_READS_PANELS))
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_PANELS: only rows of CPUs read such "
+                   "weights; leave config.weight_layout 0, and weights as they come, or set MOEK_WEIGHTS_TILED, and "
+                   "repack from these with a plan for the GPU");
+    return MOEK_OK;
+}
+
 /* The predicates of a backend in their order; each says "kernel does not support ..." when it refuses. */
 static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const moek_experts *experts,
                                          const moek_prepare_finalize *pf)
@@ -19,7 +46,8 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     const moek_config *c = o->config;
     char why[256] = "";
     const int table = moek_table_experts_(experts);
-    int i, formats = 0, reads = 0;
+    moek_status status;
+    int i;
     if (!moek_arch_is_host_(arch) && o->device.ordinal < 0)
         MOEK_FAIL_(o->why, MOEK_E_ARCH, "kernel does not support current device: there is no CUDA device%s",
                    MOEK_HAVE_CUDA_ ? "" : " (compiled without nvcc)");
@@ -27,24 +55,8 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
         MOEK_FAIL_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer",
                    o->device.arch, arch);
     /* "no act_and_mul MLP layer", "activation": every row takes all activations; a user's experts say so in supports */
-    for (i = 0; i < MOEK_KERNELS_; i++)
-        if (moek_table_[i].op == MOEK_OP_UP && moek_table_[i].quant == c->quant &&
-            moek_arch_below_(moek_table_[i].arch, arch, 1)) formats = 1, reads |= moek_table_[i].reads;
-    if (!formats && table && !moek_arch_is_host_(arch) && moek_format_of(c->quant)->only_blocks)
-        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "blocks of GGUF files are not on GPUs yet: %s is served by backend CPU "
-                   "alone", moek_quant_name(c->quant));
-    if (!formats && table) return moek_no_kernel_(o, MOEK_OP_UP, arch);
-    if (moek_in_blocks_(moek_format_of(c->quant), c->weight_layout) && table && !(reads & MOEK_READS_BLOCKS))
-        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_BLOCKS: only rows of CPUs read blocks "
-                   "of GGUF files yet; leave config.weight_layout 0, and import weights (moek_import.h)");
-    if (c->weight_layout == MOEK_WEIGHTS_TILED && table && !(reads & MOEK_READS_TILED_))
-        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
-                   "weights; leave config.weight_layout 0, and weights as they come%s", !moek_arch_is_host_(arch) ? "" :
-                   ", or set MOEK_WEIGHTS_PANELS, the order of CPUs, and repack from these with a plan for the CPU");
-    if (c->weight_layout == MOEK_WEIGHTS_PANELS && table && !(reads & MOEK_READS_PANELS))
-        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_PANELS: only rows of CPUs read such "
-                   "weights; leave config.weight_layout 0, and weights as they come, or set MOEK_WEIGHTS_TILED, and "
-                   "repack from these with a plan for the GPU");
+    for (i = MOEK_OP_UP; table && i <= MOEK_OP_DOWN; i++)
+        if ((status = moek_weights_refused_(o, arch, i)) != MOEK_OK) return status;
     if (c->local_experts > c->physical_experts)
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support parallel config: config.local_experts is %d, more "
                    "than physical_experts, which is %d (0 stands for experts + shared_slots)", c->local_experts,
@@ -66,6 +78,10 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
                    "or is not for %s format",
                    experts->name, experts->weight_and_reduce, moek_format_name_(experts->format));
     /* "routing method", "router logits dtype": routing is a step of its own, the same for every backend */
+    if (!table && moek_two_formats_(c))
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "experts %s: config.down_quant is %s beside %s, and two formats are for "
+                   "kernels of the table alone: leave it 0", experts->name, moek_quant_name(c->down_quant),
+                   moek_quant_name(c->quant));
     if (experts->supports && !experts->supports(experts, c, why, sizeof why))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "experts %s: kernel does not support %s", experts->name, why);
     if (pf->format != experts->format)
@@ -92,9 +108,9 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
 static moek_status moek_ready_kernels_(const moek_oracle_ *o, const moek_plan *plan)
 {
     const moek_chosen *const h = &plan->chosen;
-    const moek_kernel *all[6 + 4 * MOEK_MAX_TILES];
+    const moek_kernel *all[7 + 4 * MOEK_MAX_TILES];
     int i, n = 0;
-    all[n++] = h->route; all[n++] = h->map; all[n++] = h->sort; all[n++] = h->quant;
+    all[n++] = h->route; all[n++] = h->map; all[n++] = h->sort; all[n++] = h->quant; all[n++] = h->h_quant;
     all[n++] = h->combine; all[n++] = h->expand;
     for (i = 0; i < h->gemms; i++) { all[n++] = h->up[i]; all[n++] = h->down[i]; }
     for (i = 0; i < h->layers; i++) all[n++] = h->layer[i];
@@ -175,18 +191,21 @@ static moek_status moek_choose_kernels_(const moek_oracle_ *o, int arch, moek_pl
     MOEK_FIRST_(MOEK_OP_ROUTE, route);
     MOEK_FIRST_(MOEK_OP_MAP, map);
     MOEK_FIRST_(MOEK_OP_SORT, sort);
-    MOEK_FIRST_(MOEK_OP_QUANT, quant);
     MOEK_FIRST_(MOEK_OP_COMBINE, combine);
 #undef MOEK_FIRST_
+    if (!(h->quant = moek_quant_row_(o, arch, c->quant, c->hidden))) return MOEK_E_NO_KERNEL;
+    h->h_quant = h->quant;
+    if (moek_two_formats_(c) && moek_quantizes_(c->down_quant) &&
+        !(h->h_quant = moek_quant_row_(o, arch, c->down_quant, c->inter))) return MOEK_E_NO_KERNEL;
     h->tiles = 0;
     for (i = 0; table && i < MOEK_KERNELS_; i++) {    /* the best row of each tile height, with the best partner */
         const moek_kernel *up = &moek_table_[i];
         char why[160];
         if (up->op == MOEK_OP_UP && moek_demanded_(up, c) && !moek_kernel_refuses_(up, o, arch, why, sizeof why) &&
-            moek_first_(o, MOEK_OP_DOWN, arch, up->m))
+            moek_partner_(o, up, arch))
             moek_add_tile_(h->up, &h->tiles, up);
     }
-    for (i = 0; i < h->tiles; i++) h->down[i] = moek_first_(o, MOEK_OP_DOWN, arch, h->up[i]->m);
+    for (i = 0; i < h->tiles; i++) h->down[i] = moek_partner_(o, h->up[i], arch);
     if (table && !h->tiles)
         return moek_no_kernel_(o, moek_first_(o, MOEK_OP_UP, arch, -1) ? MOEK_OP_DOWN : MOEK_OP_UP, arch);
     if (c->batch_invariant && h->tiles > 1) h->tiles = 1;
@@ -289,7 +308,8 @@ static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan 
 static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
 {
     const moek_chosen *const h = &p->chosen;
-    int i, has = k == h->route || k == h->map || k == h->sort || k == h->quant || k == h->combine || k == h->expand;
+    int i, has = k == h->route || k == h->map || k == h->sort || k == h->quant || k == h->h_quant ||
+                 k == h->combine || k == h->expand;
     for (i = 0; i < h->gemms; i++) has |= k == h->up[i] || k == h->down[i];
     for (i = 0; i < h->layers; i++) has |= k == h->layer[i];
     for (i = 0; i < h->mlps; i++) has |= k == h->mlp[i];
@@ -308,6 +328,8 @@ static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
 {
     const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN;
     const int several = k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP;
+    const int other = k->op == MOEK_OP_UP ? MOEK_OP_DOWN : MOEK_OP_UP;
+    const int free = moek_arch_is_host_(k->arch) && moek_two_formats_(&p->config);       /* moek_partner_ */
     int i, partners = 0;
     if (k->op == MOEK_OP_REPACK) return "it is in no plan: moek_repack_up and moek_repack_down take it";
     if (k->op == MOEK_OP_EXPAND) return "config.expand_weights asks for it";
@@ -316,8 +338,8 @@ static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
         return "it is for prepare/finalize local, without batch_invariant; a layer kernel, without "
                "router_weight_on_input";
     for (i = 0; gemm && i < MOEK_KERNELS_; i++)
-        partners |= moek_table_[i].op == (k->op == MOEK_OP_UP ? MOEK_OP_DOWN : MOEK_OP_UP) &&
-                    moek_table_[i].m == k->m && moek_table_[i].arch == k->arch && moek_table_[i].quant == k->quant;
+        partners |= moek_table_[i].op == other && (moek_table_[i].m == k->m || free) &&
+                    moek_table_[i].arch == k->arch && moek_table_[i].quant == moek_quant_at_(&p->config, other);
     if (gemm && !partners) return "no row of the other GEMM has its tile";
     return gemm && p->config.batch_invariant ? "batch_invariant takes one tile for all sizes" : "another was before it";
 }
@@ -387,6 +409,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     *c = *config;
     if ((status = moek_check_sizes_(c, why)) != MOEK_OK || (status = moek_check_kinds_(c, why)) != MOEK_OK ||
         (status = moek_check_act_(c, why)) != MOEK_OK || (status = moek_check_block_(c, why)) != MOEK_OK ||
+        (status = moek_check_granule_(c, why)) != MOEK_OK ||
         (status = moek_check_weights_(c, why)) != MOEK_OK ||
         (status = moek_check_expands_(c, why)) != MOEK_OK || (status = moek_check_cpu_(c, why)) != MOEK_OK ||
         (status = moek_check_routing_(c, why)) != MOEK_OK || (status = moek_check_tuned_(c, why)) != MOEK_OK)

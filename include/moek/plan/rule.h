@@ -28,7 +28,8 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.quantizes = moek_quantizes_(c->quant);
     f.by_row = moek_by_row_(c->quant);
     f.x_columns = moek_x_scale_(c->quant)->columns;
-    f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(c->quant);
+    f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED &&
+                  (moek_in_fragments_(c->quant) || moek_in_fragments_(moek_down_quant_(c)));
     f.layers = plan->chosen.layers;
     f.w_bits = moek_format_of(c->quant)->w_bits;
     f.sets = plan->chosen.cpu && !MOEK_PLAIN_IS_WIDE_;
@@ -168,6 +169,7 @@ static int moek_requantizes_from_(const moek_plan *plan, const moek_facts_ *f, c
 {
     const moek_config *c = &plan->config;
     const int can = up->traits & MOEK_TRAIT_QUANTIZES_OUT && moek_act_gated_(c->act) && !c->inter_offset &&
+                    !moek_two_formats_(c) &&
                     (!moek_by_tensor_(c->quant) || plan->weights.h_scale);
     moek_facts_ on = *f;
     return can ? (int)moek_rule_requantizes_(moek_facts_on_(&on, up)) : 0;
@@ -189,7 +191,8 @@ static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const 
     moek_details *const how = &selection->details;
     const int quant = plan->config.quant, from = (int)moek_rule_sorted_x_(f);
     const int one_pass = moek_blocked_(quant) || (moek_by_tensor_(quant) && plan->weights.h_scale);
-    how->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT;
+    how->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT &&
+                      !moek_two_formats_(&plan->config);
     how->sorted_x = k->traits & MOEK_TRAIT_SORTED_X && from && f->mean >= from;
     how->counts_ids = k->traits & MOEK_TRAIT_COUNTS_IDS && !moek_by_row_(quant) && !how->sorted_x &&
                       f->slots <= MOEK_SORT_FEW && !how->expands;

@@ -141,7 +141,7 @@ static int moek_tuned_fits_(const moek_tuned_line_ *line, const moek_plan *plan,
     const moek_cell_ *w = line->cell;
     const moek_config *c = &plan->config;
     return (moek_cell_is_(w[MOEK_AT_DEVICE_], name) || moek_cell_is_(w[MOEK_AT_DEVICE_], arch)) &&
-           moek_cell_quant_(w[MOEK_AT_QUANT_]) == c->quant &&
+           moek_cell_quant_(w[MOEK_AT_QUANT_]) == c->quant && !moek_two_formats_(c) &&
            moek_cell_number_(w[MOEK_AT_HIDDEN_]) == c->hidden && moek_cell_number_(w[MOEK_AT_INTER_]) == c->inter &&
            moek_cell_number_(w[MOEK_AT_EXPERTS_]) == plan->local_experts &&
            moek_cell_number_(w[MOEK_AT_TOPK_]) == plan->slots;

@@ -21,7 +21,7 @@ static moek_status moek_sort_x_(const moek_step *step, const moek_table_work_ *w
     size_t used = 0, at[3];
     moek_quantized_ to;
     moek_quant_args q;
-    moek_take_quantized_(&used, &plan->config, (size_t)step->tokens * (size_t)plan->slots,
+    moek_take_quantized_(&used, plan->config.quant, (size_t)step->tokens * (size_t)plan->slots,
                          (size_t)plan->config.hidden, 0, at);
     to = moek_quantized_at_(step->out, at);
     q = moek_quant_x_(step, w->slot_row, to);
@@ -90,7 +90,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_details *how = &step->selection.details;
     const moek_kernel *const mlp = step->selection.mlp;
     const moek_kernel *const up = plan->chosen.up[how->tile], *const down = plan->chosen.down[how->tile];
-    const int quantizes = moek_quantizes_(c->quant), slots = step->rows * plan->slots;
+    const int quantizes = moek_quantizes_(c->quant), of_h = moek_down_quant_(c), slots = step->rows * plan->slots;
     moek_table_work_ w = moek_table_work_of_(step);
     moek_sort_args s;
     moek_gemm_args g;
@@ -147,22 +147,23 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     if (how->expands && (status = moek_expand_(plan, 0, &w, &g, stream)) != MOEK_OK) return status;
     if ((status = moek_launch_gemm_(plan, up, &g, stream)) != MOEK_OK) return status;
 
-    if (quantizes && !how->requantizes) {
+    if (moek_quantizes_(of_h) && !how->requantizes) {
         q = moek_quant_to_(plan, w.h,
                            plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
                            (size_t)c->inter, w.hq);
+        q.ue8m0 = moek_rounds_up_(c, of_h);
         q.static_scale = weights->h_scale;
-        q.group_offset = moek_blocked_(c->quant) ? c->inter_offset : 0;
+        q.group_offset = moek_blocked_(of_h) ? c->inter_offset : 0;
         if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
         else if (!how->self_sorts) q.row_limit = w.offsets + g.experts;
-        q.early = moek_early_(plan, plan->chosen.quant);
+        q.early = moek_early_(plan, plan->chosen.h_quant);
         q.max_blocks = how->h_sms;
-        if ((status = plan->chosen.quant->launch(&q, stream)) != MOEK_OK) return status;
+        if ((status = plan->chosen.h_quant->launch(&q, stream)) != MOEK_OK) return status;
     }
 
     moek_down_weights_(plan, &g);
     if (!plan->rows_per_expert) g.rows = slots;
-    g.a = quantizes ? w.hq.q : w.h; g.a_scale = quantizes ? w.hq.scale : NULL;
+    g.a = moek_quantizes_(of_h) ? w.hq.q : w.h; g.a_scale = moek_quantizes_(of_h) ? w.hq.scale : NULL;
     g.out = step->out;
     g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
     g.a_order = NULL; g.a_div = 1;

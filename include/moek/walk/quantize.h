@@ -15,7 +15,7 @@ static moek_quant_args moek_quant_to_(const moek_plan *plan, const void *x, size
     a.rows = (int)rows; a.cols = (int)columns; a.source_div = 1;
     a.dtype = plan->config.dtype;
     a.x = x;
-    a.ue8m0 = plan->config.ue8m0;
+    a.ue8m0 = moek_rounds_up_(&plan->config, plan->config.quant);
     a.partial = to.partial;
     a.q = to.q; a.scale = to.scale;
     return a;

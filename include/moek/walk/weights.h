@@ -23,7 +23,7 @@ static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
     g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
     g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
-    g->tiled = c->weight_layout;
+    g->tiled = moek_layout_at_(c, MOEK_OP_UP);
 }
 static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
 {
@@ -33,7 +33,7 @@ static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
     g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
     g->w_gate = NULL; g->gate_scale = NULL; g->gate_bias = NULL;
     g->scales_separate = g->n_offset = 0; g->k_offset = c->inter_offset;
-    g->tiled = c->weight_layout;
+    g->tiled = moek_layout_at_(c, MOEK_OP_DOWN);
 }
 
 /* What kernels of a format with global scales or zero points take: g, and these. */
@@ -47,7 +47,8 @@ static moek_gemm_more_args moek_more_of_(const moek_plan *plan, int down, const 
     more.gate_global_scale = down ? NULL : w->w_gate_global_scale;
     more.w_zero = down ? w->w_down_zero : w->w_up_zero;
     more.gate_zero = down ? NULL : w->w_gate_zero;
-    if (moek_x_global_scale_(plan->config.quant)) more.a_global_scale = down ? w->h_scale : w->x_scale;
+    if (moek_x_global_scale_(moek_quant_at_(&plan->config, down ? MOEK_OP_DOWN : MOEK_OP_UP)))
+        more.a_global_scale = down ? w->h_scale : w->x_scale;
     return more;
 }
 /* Launches up or down. */
@@ -64,10 +65,9 @@ static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k
 /* Weights of a checkpoint, their scales or their zero points -> tiled, or back. */
 enum { MOEK_REPACK_W_, MOEK_REPACK_SCALES_, MOEK_REPACK_ZEROS_ };
 /* Panels, or back; a has the rows.  Groups of k may begin before k does. */
-static moek_status moek_repack_panels_(const moek_plan *plan, const moek_kernel *row, moek_repack_args *a, int what,
-                                       const moek_gemm_args *g)
+static moek_status moek_repack_panels_(const moek_plan *plan, const moek_format *f, const moek_kernel *row,
+                                       moek_repack_args *a, int what, const moek_gemm_args *g)
 {
-    const moek_format *const f = moek_format_of(plan->config.quant);
     const moek_scale_shape of = moek_weight_scale(f, plan->config.block);
     a->panels = 1;
     a->zeros = what == MOEK_REPACK_ZEROS_;
@@ -81,7 +81,7 @@ static moek_status moek_repack_panels_(const moek_plan *plan, const moek_kernel 
 static moek_status moek_repack_(const moek_plan *plan, int down, int what, const void *from, void *to, int experts,
                                 int back, moek_stream stream)
 {
-    const int host = plan && plan->device < 0;
+    const int host = plan && plan->device < 0, op = down ? MOEK_OP_DOWN : MOEK_OP_UP;
     const moek_kernel *k = NULL;
     const moek_format *f;
     moek_gemm_args g;
@@ -89,7 +89,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     int i;
     if (!moek_planned_(plan) || experts < 0 || (experts && (!from || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
-    f = moek_format_of(plan->config.quant);
+    f = moek_format_of(moek_quant_at_(&plan->config, op));
     if (what && !(host ? moek_scales_in_panels_ : moek_scales_tiled_)(f->number, plan->config.block))
         return MOEK_E_ARGUMENT;
     if (what == MOEK_REPACK_ZEROS_ && !f->zero) return MOEK_E_ARGUMENT;
@@ -97,7 +97,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
         if (moek_table_[i].op == MOEK_OP_REPACK && moek_runs_on_(&moek_table_[i], plan->arch)) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
     if (host ? stream != NULL : moek_device_current_() != plan->device) return MOEK_E_ARGUMENT;
-    if (!(host ? moek_can_panel_ : moek_can_tile_)(&plan->config)) return MOEK_E_ARGUMENT;
+    if (!(host ? moek_can_panel_ : moek_can_tile_)(&plan->config, op)) return MOEK_E_ARGUMENT;
     if (!down && !host && plan->config.up_layout == MOEK_UP_SEPARATE) return MOEK_E_ARGUMENT;
     memset(&g, 0, sizeof g);
     memset(&a, 0, sizeof a);
@@ -107,7 +107,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
     a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
     a.back = back; a.from = from; a.to = to;
-    if (host) return moek_repack_panels_(plan, k, &a, what, &g);
+    if (host) return moek_repack_panels_(plan, f, k, &a, what, &g);
     if (what) {
         const moek_scale_shape of = moek_weight_scale(f, plan->config.block);
         a.group = of.columns < 64 ? 64 / of.columns : 1;
