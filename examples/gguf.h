@@ -19,9 +19,10 @@
  * mapped: nothing is copied.  In the room go mxfp4 and nvfp4, which become codes and scales, f32, which is rounded to
  * T, and biases, in T.  For a GPU: copy each array of *w, whose sizes are those of l.matrix[..]->bytes, or of the room.
  * Expert parallelism: l.config.local_experts, and `first`, the first expert of this rank.
- *     l.config   hidden, inter, experts, topk, quant, dtype, up_layout of any architecture whose tensors have these
- *                names; routing, groups, scale, act of those in gguf_routes: files do not say how a model routes, the
- *                code of llama.cpp does.  Others: *l.unrouted, and act is 0, which moek refuses
+ *     l.config   hidden, inter, experts, topk, quant, down_quant (0: down is as gate and up), dtype, up_layout of any
+ *                architecture whose tensors have these names; routing, groups, scale, act of those in gguf_routes:
+ *                files do not say how a model routes, the code of llama.cpp does.  Others: *l.unrouted, and act is 0,
+ *                which moek refuses
  *     l.router   the product x . router is the engine's, and l.router_bias is added to it.  (exp_probs_b is another
  *                bias, that of the choice alone: w.router_bias.)  l.shared: shared experts, the engine's, too
  *
@@ -548,6 +549,15 @@ static inline int gguf_columns(const gguf_layer *l, int which)
 {
     return which == MOEK_MATRIX_DOWN ? l->config.inter : l->config.hidden;
 }
+/* Are weights of a type T itself, so that x is? */
+static inline int gguf_in_fp16(const gguf_tensor *t)
+{
+    return moek_format_of(gguf_quant(t->type))->w == MOEK_ELEMENT_FP16;
+}
+static inline int gguf_in_bf16(const gguf_tensor *t)
+{
+    return moek_format_of(gguf_quant(t->type))->w == MOEK_ELEMENT_BF16;
+}
 /* Sizes and formats of the matrices, which are there. */
 static inline int gguf_shapes(gguf *g, gguf_layer *l)
 {
@@ -576,13 +586,14 @@ static inline int gguf_shapes(gguf *g, gguf_layer *l)
     if (gate && gate->type != up->type)
         return say(g->why, "%s is %s, %s is %s: a layer has one format for both", gguf_shown(gate->name, name),
                    gate->type->name, gguf_shown(up->name, other), up->type->name);
-    if (down->type != up->type)
-        return say(g->why, "%s is %s, %s is %s: this moek has one format for both", gguf_shown(up->name, name),
-                   up->type->name, gguf_shown(down->name, other), down->type->name);
     if (gate && !l->bias[MOEK_MATRIX_GATE] != !l->bias[MOEK_MATRIX_UP])
         return say(g->why, "of %s and %s one has a bias", gguf_shown(gate->name, name), gguf_shown(up->name, other));
     c->quant = gguf_quant(up->type);
-    c->dtype = moek_format_of(c->quant)->w == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    if (gguf_quant(down->type) != c->quant) c->down_quant = gguf_quant(down->type);
+    c->dtype = gguf_in_fp16(up) || gguf_in_fp16(down) ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
+    if (gguf_in_bf16(up) != gguf_in_bf16(down) && gguf_in_fp16(up) != gguf_in_fp16(down))
+        return say(g->why, "%s is %s, %s is %s: x and y of a layer have one type", gguf_shown(up->name, name),
+                   up->type->name, gguf_shown(down->name, other), down->type->name);
     if (gate) c->up_layout = MOEK_UP_SEPARATE;
     else if (l->matrix[MOEK_MATRIX_GATE_UP]) c->up_layout = MOEK_UP_GATE_UP;
     return 1;
@@ -622,6 +633,8 @@ static inline int gguf_routing(gguf *g, gguf_layer *l)
     say(l->unrouted, "routing of architecture %s is not known here: set routing, act, and, where the model has them, "
         "groups, topk_groups, scale and limit of the config yourself", gguf_shown(g->arch, arch));
     if (i == n) return 1;
+    if (!l->matrix[MOEK_MATRIX_GATE] && !l->matrix[MOEK_MATRIX_GATE_UP])         /* all of these models are gated */
+        return say(g->why, "blk.%d has no ffn_gate_exps, but models of architecture %s have", l->number, arch);
     *l->unrouted = 0;
     l->config.act = gguf_routes[i].act;
     l->config.routing = gguf_routes[i].routing;
@@ -700,7 +713,6 @@ static inline const void *gguf_in_place(const gguf_layer *l, int which, int firs
  * `first` on: l->config.local_experts of them, or all. */
 static inline size_t gguf_carve(const gguf_layer *l, int first, void *memory, moek_weights *w)
 {
-    const moek_format *f = moek_format_of(l->config.quant);
     const size_t experts = gguf_local(l);
     char *base = (char *)memory;
     size_t at = 0;
@@ -710,6 +722,7 @@ static inline size_t gguf_carve(const gguf_layer *l, int first, void *memory, mo
         const size_t rows = (size_t)gguf_rows(l, which), columns = (size_t)gguf_columns(l, which);
         const gguf_tensor *t = l->matrix[which];
         const gguf_fields to = gguf_fields_of(w, which);
+        const moek_format *f = t ? moek_format_of(gguf_quant(t->type)) : NULL;
         if (!t) continue;
         *to.w = gguf_in_place(l, which, first);
         if (gguf_imported(t)) {

@@ -398,7 +398,7 @@ static void plan_config(lm *m, moek_plan *plan, const moek_config *config)
 {
     moek_config c = *config;
     char text[2000];
-    example_must(moek_format_of(c.quant)->w != MOEK_ELEMENT_FP16, "experts", "are in fp16; bf16 is served here");
+    example_must(c.dtype != MOEK_DTYPE_FP16, "experts", "are in fp16; bf16 is served here");
     c.max_tokens = CHUNK;
     c.exclude = EXAMPLE_EXCLUDE;
     must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
@@ -452,7 +452,8 @@ static void bind_gguf(lm *m, int n)
     example_must(l.experts == m->config.experts && l.config.hidden == m->config.hidden &&
                  l.config.dtype == m->config.dtype, "experts", "layers have other sizes than the first, or none");
     *plan = m->plan;
-    if (l.config.quant != m->config.quant) plan_config(m, plan, &l.config);
+    if (l.config.quant != m->config.quant || l.config.down_quant != m->config.down_quant)
+        plan_config(m, plan, &l.config);
     bytes = gguf_carve(&l, 0, NULL, &w);
     host = example_new(-1, NULL, bytes);
     gguf_carve(&l, 0, host, &w);

@@ -349,6 +349,25 @@ def blocks(f):
             opened.write(f"is {type} (GGUF type {TYPES[type][0]}), for which this moek has no kernels\n")
 
 
+def two_types(f):
+    """Gate and up in one type, down in another."""
+    for up, down, fused in (("q4_K", "q6_K", False), ("q5_K", "q6_K", True), ("q4_K", "q5_0", False),
+                            ("q4_K", "q8_0", True), ("iq4_xs", "q5_K", False), ("q8_0", "bf16", False),
+                            ("f16", "q8_0", False), ("mxfp4", "q8_0", False), ("q8_0", "mxfp4", False),
+                            ("q4_0", "f32", False), ("q3_K", "q4_K", False), ("nvfp4", "bf16", False)):
+        big, wide = "_K" in up or "xs" in up, "_K" in down
+        names = {"bf16": "bf16", "f32": "bf16", "f16": "fp16"}
+        places = ["copied" if t in ("mxfp4", "nvfp4", "f32") else "in place" for t in (up, down)]
+        says = f"2 experts, topk 2, {names.get(up, up.lower() + '_a16')} / {names.get(down, down.lower() + '_a16')}, " \
+               f"silu, SOFTMAX_RENORM, {'halves' if fused else 'apart'}, {places[0]}" + \
+               (f", down {places[1]}" if places[1] != places[0] else "")
+        f.good(f"two_{up}_{down}", "qwen3moe", [says], up, down=down, fused=fused, hidden=256 if big else HIDDEN,
+               inter=256 if wide else 96, count=2, keys={"*.expert_count": 2})
+        with open(os.path.join(f.root, f"two_{up}_{down}", "sentence.txt"), "w") as opened:
+            opened.write("for which this moek has no kernels\n")
+    f.good("two_of_one", "olmoe", ["4 experts, topk 2, bf16, silu, SOFTMAX, apart, in place, down copied"], down="f32")
+
+
 def global_scales(f):
     says = ["4 experts, topk 2, nvfp4_a16, silu, SOFTMAX_RENORM, apart, copied"]
     f.good("nvfp4", "qwen3moe", says, "nvfp4", inter=64)
@@ -464,7 +483,7 @@ def refused(f):
           keys={"*.expert_weights_scale": float("nan")})
     f.bad("two_types", "ffn_gate_exps.weight is f16, blk.0.ffn_up_exps.weight is bf16: a layer has one format",
           set_tensor(0, type="f16"))
-    f.bad("down_type", "ffn_down_exps.weight is f16: this moek has one format", set_tensor(2, type="f16"))
+    f.bad("down_type", "ffn_down_exps.weight is f16: x and y of a layer have one type", set_tensor(2, type="f16"))
     f.bad("no_kernels", "is iq2_xxs (GGUF type 16), for which this moek has no kernels; it has some for f32, f16, bf16",
           type="iq2_xxs", hidden=256, inter=256)
     f.bad("global_scale", "blk.0.ffn_up_exps.scale: experts in bf16 with a global scale",
@@ -472,6 +491,7 @@ def refused(f):
     f.bad("an_expert_each", "blk.0 has a tensor for each expert, as until April 2024",
           set_tensor(2, name="blk.0.ffn_down.0.weight", sizes=[32, 64]))
     f.bad("no_up", "neither ffn_up_exps", set_tensor(1, name="blk.0.other"))
+    f.bad("no_gate", "blk.0 has no ffn_gate_exps, but models of architecture qwen3moe have", gated=False, type="mxfp4")
     f.bad("gate_and_both", "neither ffn_up_exps",
           set_tensor(1, name="blk.0.ffn_gate_up_exps.weight", sizes=[64, 32, 4]))
     f.bad("shape", "ffn_up_exps.weight has sizes 32, 64, 4, 1; those of the layer are 64, 32, 4",
@@ -646,14 +666,40 @@ def keys_of(config):
     return arch, keys
 
 
-def convert(name, type, rng, of_experts=None):
+def widened(config, source, rng):
+    """A model of the same kind whose experts have rows of 256, as K types want, and of other, random weights."""
+    sizes = {config["hidden_size"]: 256, config["moe_intermediate_size"]: 256, config["num_experts"]: 3}
+    config.update(hidden_size=256, moe_intermediate_size=256, num_experts=3)
+    wide = {}
+    for name, (dtype, shape, data) in source.items():
+        parts = name.split(".")
+        if "experts" in parts and int(parts[parts.index("experts") + 1]) >= 3:
+            continue
+        shape = [sizes.get(n, n) for n in shape]
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        spread = 1.5 * shape[-1] ** -0.5 if len(shape) > 1 else 0.2
+        wide[name] = dtype, shape, to_bf16([rng.gauss(0 if len(shape) > 1 else 1, spread) for _ in range(count)])
+    return wide
+
+
+def as_blocks(rng, type, dtype, blob):
+    """Weights of experts in another type, and what they mean, in bf16."""
+    values = floats(blob) if dtype == "bf16" else decoded(dtype, blob)
+    blob, values = (nearest if type in ("q8_0", "q4_0") else lambda *of: quantized(rng, *of))(type, values)
+    return blob, to_bf16(values)
+
+
+def convert(name, type, rng, of_experts=None, of_down=None, wide=False):
     """(architecture, keys, tensors, the same tensors with values in f32): matrices outside of the experts in `type`.
-    of_experts: their type, if it is not the folder's; and bf16 in the second list."""
+    of_experts, of_down: types of gate and up, and of down, if they are not the folder's; and bf16 in the second list.
+    of_down is that of the first layer alone, as in files of llama.cpp, which take a better one for some layers."""
     folder = os.path.join(ROOT, "tests/data/lm", name)
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
-    arch, keys = keys_of(config)
     source, tensors, plain = load(folder), [], []
+    if wide:
+        source = widened(config, source, rng)
+    arch, keys = keys_of(config)
     for name, (dtype, shape, data) in source.items():
         if "experts" in name:
             continue
@@ -673,11 +719,12 @@ def convert(name, type, rng, of_experts=None):
         plain.append([to, shape[::-1], "f32", struct.pack(f"<{len(values)}f", *values)])
     for layer in range(config["num_hidden_layers"]):
         for part, sizes, dtype, blob in stacked(source, layer):
+            of = of_down if of_down and part.startswith("down") and not layer else of_experts
             part = f"blk.{layer}.ffn_" + part
-            if of_experts and dtype == "bf16":
-                blob, values = nearest(of_experts, floats(blob))
-                tensors.append([part, sizes, of_experts, blob])
-                plain.append([part, sizes, "bf16", to_bf16(values)])
+            if of and not part.endswith("bias"):
+                blob, values = as_blocks(rng, of, dtype, blob)
+                tensors.append([part, sizes, of, blob])
+                plain.append([part, sizes, "bf16", values])
             else:
                 tensors.append([part, sizes, dtype, blob])
                 plain.append([part, sizes, dtype, blob])
@@ -687,18 +734,20 @@ def convert(name, type, rng, of_experts=None):
 def models(root):
     """With bf16 they are those of transformers; with other types random ones, which plain.gguf has in f32, too.  With
     blocks of experts plain.gguf has those in bf16."""
-    kinds = [(name, "bf16", None) for name in ("qwen3_moe", "olmoe", "mixtral", "gpt_oss", "gpt_oss_mxfp4")]
-    kinds += [("qwen3_moe", "q8_0", None), ("olmoe", "q4_0", None), ("mixtral", "q5_1", None),
-              ("gpt_oss_mxfp4", "iq4_nl", None), ("gpt_oss", "f16", None), ("qwen3_moe", "mxfp4", None),
-              ("qwen3_moe", "bf16", "q8_0"), ("olmoe", "q8_0", "q4_0"), ("mixtral", "bf16", "q8_0"),
-              ("gpt_oss", "bf16", "q8_0")]
-    for name, type, of_experts in kinds:
-        to = os.path.join(root, f"{name}_{type}" + (f"_experts_{of_experts}" if of_experts else ""))
+    kinds = [(name, "bf16") for name in ("qwen3_moe", "olmoe", "mixtral", "gpt_oss", "gpt_oss_mxfp4")]
+    kinds += [("qwen3_moe", "q8_0"), ("olmoe", "q4_0"), ("mixtral", "q5_1"), ("gpt_oss_mxfp4", "iq4_nl"),
+              ("gpt_oss", "f16"), ("qwen3_moe", "mxfp4"), ("qwen3_moe", "bf16", "q8_0"), ("olmoe", "q8_0", "q4_0"),
+              ("mixtral", "bf16", "q8_0"), ("gpt_oss", "bf16", "q8_0"),
+              ("qwen3_moe", "q8_0", "q4_K", "q6_K", True), ("olmoe", "bf16", "q4_0", "q8_0"),
+              ("gpt_oss_mxfp4", "bf16", None, "q8_0")]
+    for name, type, of_experts, of_down, wide in ((*kind, None, None, None)[:5] for kind in kinds):
+        to = os.path.join(root, f"{name}_{type}" + (f"_experts_{of_experts}" if of_experts else "") +
+                          (f"_down_{of_down}" if of_down else ""))
         shutil.rmtree(to, ignore_errors=True)
         os.makedirs(to)
-        arch, keys, tensors, plain = convert(name, type, random.Random(name + type), of_experts)
+        arch, keys, tensors, plain = convert(name, type, random.Random(name + type), of_experts, of_down, wide)
         File(arch, keys, tensors).write(os.path.join(to, "model.gguf"))
-        if type == "bf16" and not of_experts:
+        if type == "bf16" and not of_experts and not of_down:
             shutil.copy(os.path.join(ROOT, "tests/data/lm", name, "golden.safetensors"), to)
         else:
             File(arch, keys, plain).write(os.path.join(to, "plain.gguf"))
@@ -709,6 +758,7 @@ def main(root):
     layers = Layers(os.path.join(root, "layers"))
     routed(layers)
     blocks(layers)
+    two_types(layers)
     global_scales(layers)
     containers(layers)
     refused(layers)

@@ -127,6 +127,7 @@ static void describe(const gguf_layer *l, char line[WHY])
     if (!l->experts) { strcpy(line, "dense"); return; }
     while (routings[i] && numbers[i] != c->routing) i++;
     n = sprintf(line, "%d experts, topk %d, %s", c->experts, c->topk, moek_quant_name(c->quant));
+    if (c->down_quant) n += sprintf(line + n, " / %s", moek_quant_name(c->down_quant));
     if (*l->unrouted) n += sprintf(line + n, ", %.*s", (int)(strchr(l->unrouted, ':') - l->unrouted) - 5, l->unrouted);
     else n += sprintf(line + n, ", %s, %s", moek_act_name(c->act), routings[i] ? routings[i] : "?");
     if (c->groups) n += sprintf(line + n, ", groups %d of %d", c->topk_groups, c->groups);
@@ -135,6 +136,7 @@ static void describe(const gguf_layer *l, char line[WHY])
         n += sprintf(line + n, c->up_layout == MOEK_UP_SEPARATE ? ", apart" : ", halves");
     gguf_carve(l, 0, NULL, &w);
     n += sprintf(line + n, w.w_up ? ", in place" : ", copied");
+    if (!w.w_up != !w.w_down) n += sprintf(line + n, w.w_down ? ", down in place" : ", down copied");
     if (l->bias[MOEK_MATRIX_DOWN]) n += sprintf(line + n, ", biases");
     if (l->exp_probs_b) n += sprintf(line + n, ", router bias");
     if (l->shared[1]) n += sprintf(line + n, ", shared %d", (int)l->shared[1]->ne[1]);
@@ -245,6 +247,7 @@ static double check_run(gguf *g, gguf_layer *l, const tensors *reference, int fi
     run(&l->config, &w, x, logits, y);
     plain = l->config;
     plain.quant = gguf_quant(gguf_type_of(fp16 ? 1 : 30));             /* f16 or bf16 */
+    plain.down_quant = 0;
     plain.up_layout = plain.act == MOEK_RELU2_NO_MUL ? MOEK_UP_DEFAULT : MOEK_UP_GATE_UP;
     plain.local_experts = 0;
     memset(&want, 0, sizeof want);
@@ -334,7 +337,7 @@ static void check_folder(const char *folder, FILE *expect)
     gguf_layer l;
     double error;
     const int failed = check_failed;
-    int n, e, which;
+    int n, e, which, blocks;
     memset(&reference, 0, sizeof reference);
     path_of(folder, path);
     if (!CHECK(gguf_open(&g, path), "%s: %s", folder, g.why)) return;
@@ -352,7 +355,9 @@ static void check_folder(const char *folder, FILE *expect)
         error = check_run(&g, &l, &reference, 0, 0);
         error = fmax(error, check_run(&g, &l, &reference, 1, l.experts / 2));          /* as of a rank */
         /* Plain weights are rounded to T where a block's value is no bf16. */
-        CHECK(error < (l.matrix[MOEK_MATRIX_DOWN]->type->way == GGUF_BLOCKS ? 1e-2 : 1e-3),
+        for (which = 0, blocks = 0; which < 4; which++)
+            blocks |= l.matrix[which] && l.matrix[which]->type->way == GGUF_BLOCKS;
+        CHECK(error < (blocks ? 1e-2 : 1e-3),
               "%s: layer %d is off by %.2e", folder, n, error);
         printf("%-40s %s, off by %.1e  %s\n", strrchr(folder, '/') + 1, line, error,
                check_failed == failed ? "ok" : "FAILED");

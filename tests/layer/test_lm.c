@@ -77,34 +77,35 @@ static const char *model_of(const char *folder, char path[PATH])
     if (stat(path, &s)) snprintf(path, PATH, "%s", folder);
     return path;
 }
-/* The type of the experts of a file; NULL: moek, or this build of it, has no kernels for it. */
-static const gguf_type *experts_of(const char *path)
+/* The type of a matrix of the first layer; NULL: moek, or this build of it, has no kernels for it. */
+static const gguf_type *experts_of(const char *path, const char *matrix)
 {
     gguf g;
-    const gguf_tensor *t;
+    const gguf_tensor *t = NULL;
     const gguf_type *type = NULL;
     const moek_kernel *k;
     int i, n;
-    if (!CHECK(gguf_open(&g, path) && (t = gguf_part(&g, 0, "ffn_down_exps.weight")) != NULL, "%s: %s", path, g.why))
-        return NULL;
+    if (!CHECK(gguf_open(&g, path) && (t = gguf_part(&g, 0, matrix)) != NULL, "%s: %s", path, g.why)) return NULL;
     k = moek_kernels(&n);
     for (i = 0; i < n; i++) if (k[i].quant && k[i].quant == gguf_quant(t->type)) type = t->type;
     gguf_close(&g);
     return type;
 }
-/* Logits of model.gguf and of plain.gguf: bit for bit, unless experts are of two types. */
+/* Logits of model.gguf and of plain.gguf: bit for bit, unless the two have experts of other types. */
 static void check_plain(const char *folder, const char *plain)
 {
     enum { STEPS = 16 };
     static const int prompt[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
     const int given = (int)(sizeof prompt / sizeof *prompt), failed = check_failed;
     char path[PATH];
-    const gguf_type *const type = experts_of(model_of(folder, path)), *const other = experts_of(plain);
+    const gguf_type *const type = experts_of(model_of(folder, path), "ffn_up_exps.weight");
+    const gguf_type *const down = experts_of(path, "ffn_down_exps.weight");
+    const gguf_type *const other = experts_of(plain, "ffn_down_exps.weight");
     lm *m[2];
     float *logits[2], most = 0;
     double error = 0, square = 0;
     int i, k, step, token = 0;
-    if (!type) {
+    if (!type || !down) {
         check_skipped++;
         printf("%-34s no kernels for its experts  skipped\n", folder);
         return;
@@ -126,10 +127,11 @@ static void check_plain(const char *folder, const char *plain)
         CHECK(token == best_of(logits[1], m[1]->vocab), "%s: token %d is another than from plain.gguf", folder, step);
     }
     error = sqrt(error / square);
-    CHECK(error <= (type == other ? 0 : 0.02), "%s: logits are off by %.2e", folder, error);
+    CHECK(error <= (down == other ? 0 : 0.02), "%s: logits are off by %.2e", folder, error);
     CHECK(most > 0.1f && most < 1e4f, "%s: logits up to %g", folder, most);
-    printf("%-34s attention in %s, experts in %s, %s: off by %.2e  %s\n", folder, m[0]->layers[0].q.type->name,
-           type->name, other->name, error, check_failed == failed ? "ok" : "FAILED");
+    printf("%-34s attention in %s, experts in %s and %s, %s: off by %.2e  %s\n", folder,
+           m[0]->layers[0].q.type->name, type->name, down->name, other->name, error,
+           check_failed == failed ? "ok" : "FAILED");
 }
 static void check_folder(const char *folder)
 {
