@@ -57,8 +57,8 @@ static void mix_case(const moek_format *up, const moek_format *down, int turn)
     if (layer_check(&l, what) && panels) {             /* the same layer; what has nothing but blocks stays in them */
         l.config.weight_layout = MOEK_WEIGHTS_PANELS;
         if (layer_plan(&l)) {
-            if (!up->only_blocks) repack_panels(&l, format_with(up, c.block), 0);
-            if (!down->only_blocks) repack_panels(&l, format_with(down, c.block), 1);
+            if (!up->only_blocks) repack_op(&l, format_with(up, c.block), 0);
+            if (!down->only_blocks) repack_op(&l, format_with(down, c.block), 1);
             if ((y = layer_y(&l, moek_run)) != NULL) {
                 layer_compare(&l);
                 layer_same(&l, by_stages, y, "by stages");
@@ -117,4 +117,32 @@ static void test_two_sizes(void)
             }
         }
     }
+}
+/* Tiled weights of two formats on Hopper: lines and fragments meet. */
+static void test_two_tiled(void)
+{
+    int i, j, turn = 0, ran = 0;
+    for (i = 0; i < FORMATS && layer_arch == 90; i++) {
+        for (j = 0; j < FORMATS; j++) {
+            const moek_format *const f = format_at(i), *const g = format_at(j);
+            moek_config c;
+            layer l;
+            if (!format_has(f, MOEK_OP_UP, 90) || !format_has(g, MOEK_OP_DOWN, 90) || !mix_goes(f, g)) continue;
+            if (format_quantizes(f) || format_quantizes(g) || turn++ % (quick_set ? 6 : 2)) continue;
+            c = mix_of(f, g, turn);
+            c.hidden = c.inter = 128;
+            c.weight_layout = MOEK_WEIGHTS_TILED;
+            if (c.up_layout == MOEK_UP_SEPARATE) c.up_layout = MOEK_UP_GATE_UP;
+            layer_new(&l, &c, LAYER_BIAS | (turn % 2 ? LAYER_ZERO : 0), TOKENS);
+            snprintf(l.what, sizeof l.what, "tiled, %s / %s, turn %d", f->name, g->name, turn);
+            if (moek_plan_init(&l.plan, &l.config) == MOEK_E_NO_KERNEL)
+                CHECK(strstr(l.plan.why, "rows of up and of down share"), "%s: %s", l.what, l.plan.why);
+            else if (layer_plan(&l)) {
+                repack_op(&l, format_with(f, c.block), 0), repack_op(&l, format_with(g, c.block), 1);
+                if (layer_run(&l, moek_run)) layer_compare(&l), ran++;
+            }
+            layer_free(&l);
+        }
+    }
+    CHECK(layer_arch != 90 || turn < 6 || ran, "no two formats have tiles of one height");
 }

@@ -196,13 +196,15 @@ static void fragments_case(int quant, int act, int tokens, int turn, int expands
     layer_state = NULL;
     layer_free(&l);
 }
-/* What belongs to an op's weights, of this format: all in panels. */
-static void repack_panels(layer *l, const moek_format *f, int down)
+/* What belongs to an op's weights, of this format, in the order of the plan: panels, or tiled for Hopper, where scales
+ * are repacked for fragments alone. */
+static void repack_op(layer *l, const moek_format *f, int down)
 {
     const moek_weights *const w = &l->w;
     const void *const scale = down ? w->w_down_scale : w->w_up_scale;
     const void *const zero = down ? w->w_down_zero : w->w_up_zero;
-    const int scales = f->w_scale.rows == 1 && scale && moek_weight_scale(f, l->config.block).columns;
+    const int scales = f->w_scale.rows == 1 && scale && moek_weight_scale(f, l->config.block).columns &&
+                       (!layer_arch || format_in_fragments(f));
     repack_by(l, down ? moek_repack_down : moek_repack_up, down ? w->w_down : w->w_up);
     if (scales) repack_by(l, down ? moek_repack_down_scale : moek_repack_up_scale, scale);
     if (zero && scales) repack_by(l, down ? moek_repack_down_zero : moek_repack_up_zero, zero);
@@ -231,7 +233,7 @@ static void panels_case(int quant, int tokens, int turn)
     snprintf(l.what, sizeof l.what, "panels, %s, block %d, zeros %d, act %d, up_layout %d, %d tokens, turn %d", f->name,
              c.block, l.w.w_up_zero != NULL, c.act, c.up_layout, tokens, turn);
     if (layer_plan(&l)) {
-        repack_panels(&l, f, 0), repack_panels(&l, f, 1);
+        repack_op(&l, f, 0), repack_op(&l, f, 1);
         if ((y = layer_y(&l, moek_run)) != NULL) {
             layer_compare_some(&l, tokens < 12 ? tokens : 12);
             layer_same(&l, by_stages, y, "by stages");
