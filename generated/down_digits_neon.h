@@ -10,61 +10,61 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 12, moek_down_mxfp4_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_mxfp4_a16_h0_on_neon_m4,
-                 DOWN, MXFP4_A16, 0, neon, NEON)
+                 DOWN, MXFP4_A16, 0, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 12, moek_down_mxfp4_a8_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_mxfp4_a8_h0_on_neon_m4,
-                 DOWN, MXFP4_A8, 0, neon, NEON)
+                 DOWN, MXFP4_A8, 0, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 12, moek_down_nvfp4_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_nvfp4_a16_h0_on_neon_m4,
-                 DOWN, NVFP4_A16, 0, neon, NEON)
+                 DOWN, NVFP4_A16, 0, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 12, moek_down_nvfp4_a8_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_nvfp4_a8_h0_on_neon_m4,
-                 DOWN, NVFP4_A8, 0, neon, NEON)
+                 DOWN, NVFP4_A8, 0, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 12, moek_down_nvfp4_a4_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_nvfp4_a4_h0_on_neon_m4,
-                 DOWN, NVFP4_A4, 0, neon, NEON)
+                 DOWN, NVFP4_A4, 0, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 12, moek_down_int4_a8_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_int4_a8_h0_on_neon_m4,
-                 DOWN, INT4_A8, 0, neon, NEON)
+                 DOWN, INT4_A8, 0, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 12, moek_down_int8_a8_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_int8_a8_h0_on_neon_m4,
-                 DOWN, INT8_A8, 0, neon, NEON)
+                 DOWN, INT8_A8, 0, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 12, moek_down_int8_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_int8_a16_h0_on_neon_m4,
-                 DOWN, INT8_A16, 0, neon, NEON)
+                 DOWN, INT8_A16, 0, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 12, moek_down_int4_a16_h0_b32_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_int4_a16_h0_b32_on_neon_m4,
-                 DOWN, INT4_A16, 32, neon, NEON)
+                 DOWN, INT4_A16, 32, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 12, moek_down_int4_a16_h0_b64_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_int4_a16_h0_b64_on_neon_m4,
-                 DOWN, INT4_A16, 64, neon, NEON)
+                 DOWN, INT4_A16, 64, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 12, moek_down_int4_a16_h0_b128_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_int4_a16_h0_b128_on_neon_m4,
-                 DOWN, INT4_A16, 128, neon, NEON)
+                 DOWN, INT4_A16, 128, neon, NEON, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 12, moek_down_int4_a16_h0_b0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_int4_a16_h0_b0_on_neon_m4,
-                 DOWN, INT4_A16, 0, neon, NEON)
+                 DOWN, INT4_A16, 0, neon, NEON, NULL)
 #endif
 #endif

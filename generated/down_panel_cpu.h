@@ -10,106 +10,106 @@
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 0, moek_down_bf16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_bf16_h0_on_cpu_m48n32,
-                DOWN, BF16, 0, cpu, CPU)
+                DOWN, BF16, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 0, moek_down_fp16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp16_h0_on_cpu_m48n32,
-                DOWN, FP16, 0, cpu, CPU)
+                DOWN, FP16, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 0, moek_down_fp8t_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8t_h0_on_cpu_m48n32,
-                DOWN, FP8T, 0, cpu, CPU)
+                DOWN, FP8T, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 0, moek_down_fp8c_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8c_h0_on_cpu_m48n32,
-                DOWN, FP8C, 0, cpu, CPU)
+                DOWN, FP8C, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 0, moek_down_fp8b128_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8b128_h0_on_cpu_m48n32,
-                DOWN, FP8B128, 0, cpu, CPU)
+                DOWN, FP8B128, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 0, moek_down_mxfp8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_mxfp8_h0_on_cpu_m48n32,
-                DOWN, MXFP8, 0, cpu, CPU)
+                DOWN, MXFP8, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 0, moek_down_fp8t_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8t_a16_h0_on_cpu_m48n32,
-                DOWN, FP8T_A16, 0, cpu, CPU)
+                DOWN, FP8T_A16, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 0, moek_down_fp8c_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8c_a16_h0_on_cpu_m48n32,
-                DOWN, FP8C_A16, 0, cpu, CPU)
+                DOWN, FP8C_A16, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 0, moek_down_fp8b128_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8b128_a16_h0_on_cpu_m48n32,
-                DOWN, FP8B128_A16, 0, cpu, CPU)
+                DOWN, FP8B128_A16, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 0, moek_down_mxfp4_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_mxfp4_a16_h0_on_cpu_m48n32,
-                DOWN, MXFP4_A16, 0, cpu, CPU)
+                DOWN, MXFP4_A16, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 0, moek_down_mxfp4_a8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_mxfp4_a8_h0_on_cpu_m48n32,
-                DOWN, MXFP4_A8, 0, cpu, CPU)
+                DOWN, MXFP4_A8, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_nvfp4_a16_h0_on_cpu_m48n32,
-                DOWN, NVFP4_A16, 0, cpu, CPU)
+                DOWN, NVFP4_A16, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 0, moek_down_nvfp4_a8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_nvfp4_a8_h0_on_cpu_m48n32,
-                DOWN, NVFP4_A8, 0, cpu, CPU)
+                DOWN, NVFP4_A8, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 0, moek_down_nvfp4_a4_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_nvfp4_a4_h0_on_cpu_m48n32,
-                DOWN, NVFP4_A4, 0, cpu, CPU)
+                DOWN, NVFP4_A4, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 0, moek_down_int4_a8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a8_h0_on_cpu_m48n32,
-                DOWN, INT4_A8, 0, cpu, CPU)
+                DOWN, INT4_A8, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 0, moek_down_int8_a8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int8_a8_h0_on_cpu_m48n32,
-                DOWN, INT8_A8, 0, cpu, CPU)
+                DOWN, INT8_A8, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 0, moek_down_int8_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int8_a16_h0_on_cpu_m48n32,
-                DOWN, INT8_A16, 0, cpu, CPU)
+                DOWN, INT8_A16, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 0, moek_down_int4_a16_h0_b32_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b32_on_cpu_m48n32,
-                DOWN, INT4_A16, 32, cpu, CPU)
+                DOWN, INT4_A16, 32, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 0, moek_down_int4_a16_h0_b64_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b64_on_cpu_m48n32,
-                DOWN, INT4_A16, 64, cpu, CPU)
+                DOWN, INT4_A16, 64, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 0, moek_down_int4_a16_h0_b128_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b128_on_cpu_m48n32,
-                DOWN, INT4_A16, 128, cpu, CPU)
+                DOWN, INT4_A16, 128, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 0, moek_down_int4_a16_h0_b0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b0_on_cpu_m48n32,
-                DOWN, INT4_A16, 0, cpu, CPU)
+                DOWN, INT4_A16, 0, cpu, CPU, NULL)
 #endif
 #endif

@@ -3,7 +3,10 @@
  *
  * Weights of blocks of GGUF files as f32, with all scales in them, at most 128 columns a call: of a block of 256 the
  * first half, or the second (part 1).  Products of a code and its scales are exact, so that a fused multiply-add gives
- * the same bits as two steps do: those of ggml. */
+ * the same bits as two steps do: those of ggml.
+ *
+ * And such weights as whole numbers, scales and minimums (moek_unpack_ of digits.h): what sets of instructions make is
+ * measured by these. */
 #ifndef MOEK_BLOCKS_CPU_H
 #define MOEK_BLOCKS_CPU_H
 #include "../include/moek/kernel/dots.h"
@@ -24,6 +27,29 @@ MOEK_CPU_FN void moek_block_q4_0_(float *to, const uint8_t *b, int part)
     }
 }
 
+MOEK_CPU_FN void moek_unpack_q4_0_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 32 };
+    int c, g, i;
+    for (; columns > 0; b += 18, columns -= COLUMNS - begin, begin = 0) {
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[0] | b[1] << 8;
+            const float s = moek_from_fp16_((uint16_t)s0);
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 2 + c % 16;
+            const int by0 = c % 32 / 16 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                codes[i] = (int8_t)moek_from_u4b8_((uint8_t)code);
+            }
+        }
+    }
+    (void)min;
+}
+
 MOEK_CPU_FN void moek_block_q4_1_(float *to, const uint8_t *b, int part)
 {
     enum { RUN = 16, PART = 32 };
@@ -38,6 +64,31 @@ MOEK_CPU_FN void moek_block_q4_1_(float *to, const uint8_t *b, int part)
         for (i = 0; i < RUN; i++) {
             const int code = p0[i] >> by0 & 15;
             to[i] = moek_from_u4_((uint8_t)code) * s + m;
+        }
+    }
+}
+
+MOEK_CPU_FN void moek_unpack_q4_1_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 32 };
+    int c, g, i;
+    for (; columns > 0; b += 20, columns -= COLUMNS - begin, begin = 0) {
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[0] | b[1] << 8;
+            const float s = moek_from_fp16_((uint16_t)s0);
+            const int m0 = b[2] | b[3] << 8;
+            const float m = moek_from_fp16_((uint16_t)m0);
+            *scale++ = s;
+            *min++ = m;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 4 + c % 16;
+            const int by0 = c % 32 / 16 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                codes[i] = (int8_t)moek_from_u4_((uint8_t)code);
+            }
         }
     }
 }
@@ -59,6 +110,30 @@ MOEK_CPU_FN void moek_block_q5_0_(float *to, const uint8_t *b, int part)
     }
 }
 
+MOEK_CPU_FN void moek_unpack_q5_0_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 32 };
+    int c, g, i;
+    for (; columns > 0; b += 22, columns -= COLUMNS - begin, begin = 0) {
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[0] | b[1] << 8;
+            const float s = moek_from_fp16_((uint16_t)s0);
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 6 + c % 16;
+            const int by0 = c % 32 / 16 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                const int high = b[2 + (c + i) / 8] >> ((c + i) % 8) & 1;
+                codes[i] = (int8_t)moek_from_u5b16_((uint8_t)(code | high << 4));
+            }
+        }
+    }
+    (void)min;
+}
+
 MOEK_CPU_FN void moek_block_q5_1_(float *to, const uint8_t *b, int part)
 {
     enum { RUN = 16, PART = 32 };
@@ -78,6 +153,32 @@ MOEK_CPU_FN void moek_block_q5_1_(float *to, const uint8_t *b, int part)
     }
 }
 
+MOEK_CPU_FN void moek_unpack_q5_1_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 32 };
+    int c, g, i;
+    for (; columns > 0; b += 24, columns -= COLUMNS - begin, begin = 0) {
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[0] | b[1] << 8;
+            const float s = moek_from_fp16_((uint16_t)s0);
+            const int m0 = b[2] | b[3] << 8;
+            const float m = moek_from_fp16_((uint16_t)m0);
+            *scale++ = s;
+            *min++ = m;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 8 + c % 16;
+            const int by0 = c % 32 / 16 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                const int high = b[4 + (c + i) / 8] >> ((c + i) % 8) & 1;
+                codes[i] = (int8_t)moek_from_u5_((uint8_t)(code | high << 4));
+            }
+        }
+    }
+}
+
 MOEK_CPU_FN void moek_block_q8_0_(float *to, const uint8_t *b, int part)
 {
     enum { RUN = 32, PART = 32 };
@@ -91,6 +192,28 @@ MOEK_CPU_FN void moek_block_q8_0_(float *to, const uint8_t *b, int part)
             to[i] = moek_from_s8_((uint8_t)code) * s;
         }
     }
+}
+
+MOEK_CPU_FN void moek_unpack_q8_0_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 32, COLUMNS = 32 };
+    int c, g, i;
+    for (; columns > 0; b += 34, columns -= COLUMNS - begin, begin = 0) {
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[0] | b[1] << 8;
+            const float s = moek_from_fp16_((uint16_t)s0);
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 2 + c;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i];
+                codes[i] = (int8_t)moek_from_s8_((uint8_t)code);
+            }
+        }
+    }
+    (void)min;
 }
 
 MOEK_CPU_FN void moek_block_q2_k_(float *to, const uint8_t *b, int part)
@@ -110,6 +233,33 @@ MOEK_CPU_FN void moek_block_q2_k_(float *to, const uint8_t *b, int part)
         for (i = 0; i < RUN; i++) {
             const int code = p0[i] >> by0 & 3;
             to[i] = moek_from_u2_((uint8_t)code) * s - m;
+        }
+    }
+}
+
+MOEK_CPU_FN void moek_unpack_q2_k_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 256 };
+    int c, g, i;
+    for (; columns > 0; b += 84, columns -= COLUMNS - begin, begin = 0) {
+        const float top_s = moek_from_fp16_((uint16_t)(b[80] | b[81] << 8));
+        const float top_m = moek_from_fp16_((uint16_t)(b[82] | b[83] << 8));
+        for (g = 0; g < COLUMNS / 16; g++) {
+            const int s0 = b[g] & 15;
+            const float s = top_s * moek_from_u4_((uint8_t)s0);
+            const int m0 = b[g] >> 4 & 15;
+            const float m = top_m * moek_from_u4_((uint8_t)m0);
+            *scale++ = s;
+            *min++ = -m;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 16 + c / 128 * 32 + c % 32;
+            const int by0 = c % 128 / 32 * 2;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 3;
+                codes[i] = (int8_t)moek_from_u2_((uint8_t)code);
+            }
         }
     }
 }
@@ -136,6 +286,34 @@ MOEK_CPU_FN void moek_block_q3_k_(float *to, const uint8_t *b, int part)
     }
 }
 
+MOEK_CPU_FN void moek_unpack_q3_k_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 256 };
+    int c, g, i;
+    for (; columns > 0; b += 110, columns -= COLUMNS - begin, begin = 0) {
+        const float top_s = moek_from_fp16_((uint16_t)(b[108] | b[109] << 8));
+        for (g = 0; g < COLUMNS / 16; g++) {
+            const int s0 = b[96 + g % 8] >> (g % 16 / 8 * 4) & 15;
+            const int s1 = b[104 + g % 4] >> (g % 16 / 4 * 2) & 3;
+            const float s = top_s * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 32 + c / 128 * 32 + c % 32;
+            const int by0 = c % 128 / 32 * 2;
+            const uint8_t *const p1 = b + c % 32;
+            const int by1 = c % 256 / 32;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 3;
+                const int high = p1[i] >> by1 & 1;
+                codes[i] = (int8_t)moek_from_u3b4_((uint8_t)(code | high << 2));
+            }
+        }
+    }
+    (void)min;
+}
+
 MOEK_CPU_FN void moek_block_q4_k_(float *to, const uint8_t *b, int part)
 {
     enum { RUN = 32, PART = 128 };
@@ -155,6 +333,35 @@ MOEK_CPU_FN void moek_block_q4_k_(float *to, const uint8_t *b, int part)
         for (i = 0; i < RUN; i++) {
             const int code = p0[i] >> by0 & 15;
             to[i] = moek_from_u4_((uint8_t)code) * s - m;
+        }
+    }
+}
+
+MOEK_CPU_FN void moek_unpack_q4_k_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 32, COLUMNS = 256 };
+    int c, g, i;
+    for (; columns > 0; b += 144, columns -= COLUMNS - begin, begin = 0) {
+        const float top_s = moek_from_fp16_((uint16_t)(b[0] | b[1] << 8));
+        const float top_m = moek_from_fp16_((uint16_t)(b[2] | b[3] << 8));
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[4 + g % 8 / 4 * 8 + g % 4] & 15;
+            const int s1 = b[4 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
+            const float s = top_s * moek_from_u6_((uint8_t)(s0 | s1 << 4));
+            const int m0 = b[8 + g % 8 / 4 * 4 + g % 4] >> (g % 8 / 4 * 4) & 15;
+            const int m1 = b[8 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
+            const float m = top_m * moek_from_u6_((uint8_t)(m0 | m1 << 4));
+            *scale++ = s;
+            *min++ = -m;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 16 + c / 64 * 32 + c % 32;
+            const int by0 = c % 64 / 32 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                codes[i] = (int8_t)moek_from_u4_((uint8_t)code);
+            }
         }
     }
 }
@@ -185,6 +392,38 @@ MOEK_CPU_FN void moek_block_q5_k_(float *to, const uint8_t *b, int part)
     }
 }
 
+MOEK_CPU_FN void moek_unpack_q5_k_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 32, COLUMNS = 256 };
+    int c, g, i;
+    for (; columns > 0; b += 176, columns -= COLUMNS - begin, begin = 0) {
+        const float top_s = moek_from_fp16_((uint16_t)(b[0] | b[1] << 8));
+        const float top_m = moek_from_fp16_((uint16_t)(b[2] | b[3] << 8));
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[4 + g % 8 / 4 * 8 + g % 4] & 15;
+            const int s1 = b[4 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
+            const float s = top_s * moek_from_u6_((uint8_t)(s0 | s1 << 4));
+            const int m0 = b[8 + g % 8 / 4 * 4 + g % 4] >> (g % 8 / 4 * 4) & 15;
+            const int m1 = b[8 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
+            const float m = top_m * moek_from_u6_((uint8_t)(m0 | m1 << 4));
+            *scale++ = s;
+            *min++ = -m;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 48 + c / 64 * 32 + c % 32;
+            const int by0 = c % 64 / 32 * 4;
+            const uint8_t *const p1 = b + 16 + c % 32;
+            const int by1 = c % 256 / 32;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                const int high = p1[i] >> by1 & 1;
+                codes[i] = (int8_t)moek_from_u5_((uint8_t)(code | high << 4));
+            }
+        }
+    }
+}
+
 MOEK_CPU_FN void moek_block_q6_k_(float *to, const uint8_t *b, int part)
 {
     enum { RUN = 16, PART = 128 };
@@ -206,6 +445,33 @@ MOEK_CPU_FN void moek_block_q6_k_(float *to, const uint8_t *b, int part)
     }
 }
 
+MOEK_CPU_FN void moek_unpack_q6_k_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 256 };
+    int c, g, i;
+    for (; columns > 0; b += 210, columns -= COLUMNS - begin, begin = 0) {
+        const float top_s = moek_from_fp16_((uint16_t)(b[208] | b[209] << 8));
+        for (g = 0; g < COLUMNS / 16; g++) {
+            const int s0 = b[192 + g];
+            const float s = top_s * moek_from_s8_((uint8_t)s0);
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + c / 128 * 64 + c % 64;
+            const int by0 = c % 128 / 64 * 4;
+            const uint8_t *const p1 = b + 128 + c / 128 * 32 + c % 32;
+            const int by1 = c % 128 / 32 * 2;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                const int high = p1[i] >> by1 & 3;
+                codes[i] = (int8_t)moek_from_u6b32_((uint8_t)(code | high << 4));
+            }
+        }
+    }
+    (void)min;
+}
+
 MOEK_CPU_FN void moek_block_iq4_nl_(float *to, const uint8_t *b, int part)
 {
     enum { RUN = 16, PART = 32 };
@@ -220,6 +486,29 @@ MOEK_CPU_FN void moek_block_iq4_nl_(float *to, const uint8_t *b, int part)
             to[i] = moek_from_iq4_((uint8_t)code) * s;
         }
     }
+}
+
+MOEK_CPU_FN void moek_unpack_iq4_nl_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 32 };
+    int c, g, i;
+    for (; columns > 0; b += 18, columns -= COLUMNS - begin, begin = 0) {
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[0] | b[1] << 8;
+            const float s = moek_from_fp16_((uint16_t)s0);
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 2 + c % 16;
+            const int by0 = c % 32 / 16 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                codes[i] = (int8_t)moek_from_iq4_((uint8_t)code);
+            }
+        }
+    }
+    (void)min;
 }
 
 MOEK_CPU_FN void moek_block_iq4_xs_(float *to, const uint8_t *b, int part)
@@ -239,6 +528,31 @@ MOEK_CPU_FN void moek_block_iq4_xs_(float *to, const uint8_t *b, int part)
             to[i] = moek_from_iq4_((uint8_t)code) * s;
         }
     }
+}
+
+MOEK_CPU_FN void moek_unpack_iq4_xs_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 256 };
+    int c, g, i;
+    for (; columns > 0; b += 136, columns -= COLUMNS - begin, begin = 0) {
+        const float top_s = moek_from_fp16_((uint16_t)(b[0] | b[1] << 8));
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[4 + g / 2] >> (g % 2 * 4) & 15;
+            const int s1 = b[2 + g / 4] >> (g % 4 * 2) & 3;
+            const float s = top_s * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 8 + c / 32 * 16 + c % 16;
+            const int by0 = c % 32 / 16 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                codes[i] = (int8_t)moek_from_iq4_((uint8_t)code);
+            }
+        }
+    }
+    (void)min;
 }
 
 /* X(name, ggml's number of the type, columns of a part) */

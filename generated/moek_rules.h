@@ -24,7 +24,7 @@ typedef struct moek_facts_ {
     long long fused;            /* 1: the kernel in question does up and down in one launch (mlp) */
     long long m;                /* rows of a tile of the kernel in question */
     long long w_bits;           /* bits of an element of the weights */
-    long long sets;             /* 1: on a CPU, with kernels for its set of instructions, which plain C is not compiled for */
+    long long sets;             /* 1: on a CPU, with kernels for its set of instructions, which plain C is not compiled for, or for blocks */
 } moek_facts_;
 
 /* Up to how many rows an expert, on average, a kernel with tiles of m rows is taken. */

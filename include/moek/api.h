@@ -119,8 +119,8 @@ typedef struct moek_config {
 
 /* ---- 2. The weights.  Device pointers for a GPU plan, host pointers for a CPU plan. ------------------------------ */
 
-/* moek_alignment says what addresses must be multiples of: w_up, w_down, w_gate and biases of 16 bytes, scales of their
- * type or of what kernels load at once.                                                                              */
+/* moek_alignment says what addresses must be multiples of: w_up, w_down, w_gate and biases of 16 bytes (blocks of a
+ * GGUF file on a CPU: of 1), scales of their type or of what kernels load at once.                                   */
 
 typedef struct moek_weights {
     const void *w_up;                 /* [local_experts][2 * inter][hidden] gated, else [inter][hidden]: format's w   */

@@ -303,6 +303,15 @@ static void test_alignment(void)
               (size_t)(pair ? 2 : 1) * moek_scale_bytes(&f->w_scale, 1, 1), "%s", f->name);
         CHECK((moek_alignment(&tiled, "weights.w_down_scale") == 16) == (f->w_bits == 4), "%s, tiled", f->name);
     }
+    for (i = 0; i < FORMATS; i++) {                    /* tensors and experts of a file begin anywhere */
+        const moek_format *const f = format_at(i);
+        const moek_plan cpu = plan_as(f, format_block(f, 0), 0, 0), gpu = plan_as(f, format_block(f, 0), 80, 0);
+        for (j = 0; j < 3; j++) {
+            const char *const field = field_of("weights", weights_addresses[j]);
+            CHECK(moek_alignment(&cpu, field) == (f->only_blocks ? 1 : 16) && moek_alignment(&gpu, field) == 16,
+                  "%s, %s", f->name, field);
+        }
+    }
     test_alignment_page();
 }
 

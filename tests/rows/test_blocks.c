@@ -5,7 +5,7 @@
 #define MOEK_IMPLEMENTATION
 #define MOEK_ARCH 0
 #include "moek.h"
-#include "moek/kernel/cpu.h"
+#include "moek/kernel/avx512.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "../check.h"
@@ -107,6 +107,57 @@ static void test_random(int d)
     }
     CHECK(!wrong, "%s: %d columns of random blocks", b->name, wrong);
 }
+/* Rows of blocks as codes, scales and minimums, by each set of instructions. */
+#if MOEK_HAVE_X86_
+#define UNPACK(name, type, part) { type, { moek_unpack_##name##_plain_, moek_unpack_##name##_avx2_ } },
+static const int unpack_arch[2] = { MOEK_ARCH_CPU, MOEK_ARCH_AVX2 };
+#else
+#define UNPACK(name, type, part) { type, { moek_unpack_##name##_plain_, NULL } },
+static const int unpack_arch[2] = { MOEK_ARCH_CPU, MOEK_ARCH_AVX2 };
+#endif
+static const struct { int type; moek_unpack_ *by[2]; } unpackers[] = { MOEK_EACH_BLOCK_(UNPACK) };
+/* `columns` from column `begin` of the first block on; the blocks in memory of their own. */
+static void test_unpack(int d, int begin, int columns)
+{
+    enum { MOST = 1024, GROUPS = MOST / 16 };
+    const moek_block *const b = moek_block_of(unpackers[d].type);
+    const moek_format *const f = format_of(unpackers[d].type);
+    const int blocks = (begin + columns + b->columns - 1) / b->columns;
+    const int groups = blocks * b->columns / b->scale.of.columns;
+    const size_t bytes = (size_t)blocks * (size_t)b->bytes;
+    uint8_t *const own = (uint8_t *)malloc(bytes);
+    int set, c, wrong = 0;
+    size_t i;
+    if (!f || !own) { CHECK(0, "no format, or no memory"); free(own); return; }
+    for (i = 0; i < bytes; i++) own[i] = (uint8_t)rng_below(256);
+    for (set = 0; set < 2; set++) {
+        int8_t codes[MOST + 1];
+        float scale[GROUPS + 1], min[GROUPS + 1];
+        if (!unpackers[d].by[set] || moek_lacks_(unpack_arch[set])) continue;
+        codes[columns] = 99; scale[groups] = min[groups] = 99;
+        unpackers[d].by[set](codes, scale, min, own, begin, columns);
+        CHECK(codes[columns] == 99 && scale[groups] == 99 && min[groups] == 99, "%s, set %d: more is written", b->name,
+              unpack_arch[set]);
+        for (c = 0; c < columns; c++) {
+            const uint8_t *const block = own + (begin + c) / b->columns * b->bytes;
+            const int at = (begin + c) % b->columns, g = (begin + c) / b->scale.of.columns;
+            const double code = ref_decode(ref_element(f->w, 0), block_get(b->plane, b->planes, block, at));
+            wrong += codes[c] != code || !same_bits(scale[g], (float)block_factor(&b->scale, block, at)) ||
+                     (b->sign && !same_bits(min[g], (float)(b->sign * block_factor(&b->min, block, at))));
+        }
+    }
+    CHECK(!wrong, "%s, %d columns from %d on: %d are wrong", b->name, columns, begin, wrong);
+    free(own);
+}
+static void test_unpacks(int d)
+{
+    const moek_block *const b = moek_block_of(unpackers[d].type);
+    int columns, i;
+    for (i = 0; i < 20; i++) {
+        for (columns = b->columns; columns <= 1024; columns += b->columns) test_unpack(d, 0, columns);
+        if (b->columns > 128) test_unpack(d, 0, 128), test_unpack(d, 128, 128);
+    }
+}
 /* Each bit of a block belongs to one number, but for those of scales on top of others: a change of one shows. */
 static void test_bits(int d)
 {
@@ -151,7 +202,7 @@ int main(int argc, char **argv)
 {
     int d;
     test_golden(argc > 1 ? argv[1] : "tests/data");
-    for (d = 0; d < DECODERS; d++) test_random(d), test_bits(d);
+    for (d = 0; d < DECODERS; d++) test_random(d), test_bits(d), test_unpacks(d);
     test_sizes();
     return check_end();
 }

@@ -1,11 +1,12 @@
 /* test_digits.c -- products of integers (moek/kernel/digits.h) before anything is rounded to T: sums against double
  * precision, by each set of instructions that this processor has, and their bits against those of plain C.  Without the
- * third digits the same bounds must fail.
+ * third digits the same bounds must fail.  The same of outer products (moek/kernel/panel.h), but for the digits.
  *
  *   cc -std=c99 -O2 -Iinclude tests/rows/test_digits.c -lm -o test_digits && ./test_digits */
+#define MOEK_IMPLEMENTATION
+#define MOEK_ARCH 0
 #include "moek.h"
-#include "moek/kernel/digits.h"
-#include "moek/kernel/avx512.h"
+#include "moek/kernel/panel_avx512.h"
 #include "moek/kernel/neon.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,8 @@ enum { NORMAL, OUTLIERS, SUBNORMAL, SMALL_BESIDE, EQUAL, KINDS };       /* of x 
 enum { ROWS = 4, N = 8, MOST_K = 4096 };
 typedef struct sum_case { int quant, block, dtype, kind, k, offset, zeros; } sum_case;
 
-static uint8_t w[N * MOST_K], zero[N * 256];
+static uint8_t room[2 * N * MOST_K + 1], zero[N * 256];
+static uint8_t *const w = room + 1;                    /* blocks of a file begin anywhere */
 static uint16_t x[ROWS * MOST_K];
 static float w_scale[N * 256], x_scale[ROWS * 256];
 static double wanted[N][ROWS], bound[N][ROWS];
@@ -35,14 +37,39 @@ static double number_of(const sum_case *c, int i)
 }
 static void fill(const sum_case *c, const moek_format *f)
 {
+    const moek_format *const given = moek_format_of(c->quant);
     const ref_number *const of_x = ref_element(f->x, c->dtype), *const of_w = ref_element(f->w, c->dtype);
     const ref_number *const type = ref_scale_type(f->w_scale.type, c->dtype);
     int i;
     for (i = 0; i < ROWS * c->k; i++) ref_put(of_x, x, (size_t)i, number_of(c, i) * (f->x_bits < 16 ? 30 : 1));
+    if (given->only_blocks) { block_fill(given, w, N, (size_t)c->k, 1, rng_u32()); return; }
     for (i = 0; i < N * c->k; i++) ref_put_code(of_w, w, (size_t)i, (unsigned)rng_below(1 << of_w->width));
     for (i = 0; i < N * 256; i++) ref_put(type, w_scale, (size_t)i, 0.01 * (0.5 + rng_uniform()));
     for (i = 0; i < ROWS * 256; i++) x_scale[i] = 0.5f + rng_uniform();
     for (i = 0; i < N * 256; i++) zero[i] = (uint8_t)rng_below(256);
+}
+/* The same of blocks.  With minimums, what they are taken from counts, and the minimum. */
+static void reference_blocks(const sum_case *c, const moek_digits_ *d)
+{
+    const moek_format *const f = moek_format_of(c->quant);
+    const ref_number *const of_x = ref_element(f->x, c->dtype);
+    int j, r, k, i;
+    for (j = 0; j < N; j++)
+        for (r = 0; r < ROWS; r++)
+            for (wanted[j][r] = bound[j][r] = 0, k = 0; k < c->k; k += 32) {
+                const uint8_t *const at = w + (size_t)j * (size_t)(c->k / f->file_columns * f->file_bytes) +
+                                          k / f->file_columns * f->file_bytes;
+                double top = 0;
+                for (i = k; i < k + 32; i++)
+                    top = fmax(top, fabs(ref_get(of_x, x, (size_t)(r * c->k + i))));
+                for (i = k; i < k + 32; i++) {
+                    const double v = block_weight(f, d->block, at, i % f->file_columns);
+                    const double min = d->block->sign ? block_factor(&d->block->min, at, i % f->file_columns) : 0;
+                    wanted[j][r] += v * ref_get(of_x, x, (size_t)(r * c->k + i));
+                    bound[j][r] += (fabs(v - d->block->sign * min) + fabs(min)) * top *
+                                   (ldexp(1, -22) + (c->k / 32.0 + 3) * ldexp(1, -24));
+                }
+            }
 }
 /* wanted and bound: of the contract, 2^-22 of each product with the largest |x| of its 32 columns for the digits, and
  * 2^-24 for each f32 sum. */
@@ -102,16 +129,59 @@ static uint32_t two_digits(moek_x_chunk_ *to, const float *from, int element, in
     memset(to->less[1], 0, sizeof to->less[1]);
     return 0;
 }
-static const struct { const moek_set_ *set; int arch; const char *name; } sets[] = {
-    { &moek_set_cpu_, MOEK_ARCH_CPU, "plain C" },
+/* What unpacks blocks, in the order of sets. */
 #if MOEK_HAVE_X86_
-    { &moek_set_avx2_, MOEK_ARCH_AVX2, "avx2" }, { &moek_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
+#define UNPACK_(name, type, part) { type, { moek_unpack_##name##_plain_, moek_unpack_##name##_avx2_, \
+                                            moek_unpack_##name##_avx2_ } },
+#else
+#define UNPACK_(name, type, part) { type, { moek_unpack_##name##_plain_, moek_unpack_##name##_plain_, NULL } },
+#endif
+static const struct { int type; moek_unpack_ *by[3]; } unpackers[] = { MOEK_EACH_BLOCK_(UNPACK_) { 0, { NULL } } };
+static const struct { const moek_set_ *set; const moek_panel_set_ *panel; int arch; const char *name; } sets[] = {
+    { &moek_set_cpu_, &moek_panel_set_cpu_, MOEK_ARCH_CPU, "plain C" },
+#if MOEK_HAVE_X86_
+    { &moek_set_avx2_, &moek_panel_set_avx2_, MOEK_ARCH_AVX2, "avx2" },
+    { &moek_set_avx512_, &moek_panel_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
 #elif MOEK_HAVE_NEON_
-    { &moek_set_neon_, MOEK_ARCH_NEON, "neon" }
+    { &moek_set_neon_, NULL, MOEK_ARCH_NEON, "neon" }
 #endif
 };
+static moek_unpack_ *unpack_of(const moek_digits_ *d, int set)
+{
+    int i = 0;
+    while (d->block && unpackers[i].type != d->block->type) i++;
+    return d->block ? unpackers[i].by[set] : NULL;
+}
 static int seen_two, failed_two;                       /* cases where two digits do not do, and where that showed */
 static double largest, largest_l2;
+/* Outer products of the same, after reference(). */
+static void panels(const sum_case *c, const void *args)
+{
+    static float plain[MOEK_PANEL_X * MOEK_STRIP], made[MOEK_PANEL_X * MOEK_STRIP];
+    moek_gemm_more_args found;
+    int set, rows, j, r;
+    for (set = 0; set < (int)(sizeof sets / sizeof *sets); set++) {
+        moek_panels_ p;
+        if (!sets[set].panel || moek_lacks_(sets[set].arch)) continue;
+        p = moek_panels_of_(args, &found, sets[set].panel, MOEK_OP_DOWN, c->quant, c->block);
+        p.d.unpack = unpack_of(&p.d, set);
+        for (rows = 1; rows <= ROWS; rows += ROWS - 1) {
+            int other = 0, wrong = 0;
+            moek_panel_sums_(&p, 0, 0, rows, 0, N, set ? made : plain);
+            for (r = 0; r < rows; r++)
+                for (j = 0; j < N; j++) {
+                    const double sum = plain[r * MOEK_STRIP + j];
+                    other += set && memcmp(&made[r * MOEK_STRIP + j], &plain[r * MOEK_STRIP + j], sizeof *made) != 0;
+                    /* k 2^-24 of all products, of which bound has 2^-22 + (k / 32 + 3) 2^-24; and w was rounded */
+                    const double most = bound[j][r] * (c->k + 2) / (c->k / 32.0 + 7);
+                    wrong += p.d.block && !(fabs(sum - wanted[j][r]) <= most);
+                }
+            CHECK(!other && !wrong, "%s:%d T %d kind %d k %d offset %d: panels by %s, %d rows: %d sums have other "
+                  "bits, %d are wrong", p.d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, sets[set].name, rows,
+                  other, wrong);
+        }
+    }
+}
 static void sums(const sum_case *c)
 {
     static double plain[N][MOEK_X_RUNS], made[N][MOEK_X_RUNS];
@@ -127,7 +197,9 @@ static void sums(const sum_case *c)
     args.gemm.rows = ROWS; args.w_zero = c->zeros ? zero : NULL;
     d = moek_digits_of_(&args, &found, &moek_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
     fill(c, &d.f);
-    reference(c, &d);
+    if (d.block) reference_blocks(c, &d);
+    else reference(c, &d);
+    d.unpack = unpack_of(&d, 0);
     moek_digits_dots_(&d, 0, 0, ROWS, 0, N, plain);
     worst = worst_of(plain, ROWS, 0, &l2);
     CHECK(worst <= 1 && (c->kind == SUBNORMAL || l2 <= 1e-6), "%s:%d T %d kind %d k %d offset %d zeros %d: %.3f of the "
@@ -139,12 +211,14 @@ static void sums(const sum_case *c)
             for (first = 0; first + rows <= ROWS; first += rows) {
                 int other = 0;
                 d.set = sets[i].set;
+                d.unpack = unpack_of(&d, (int)i);
                 moek_digits_dots_(&d, 0, first, rows, 0, N, made);
                 for (j = 0; j < N; j++)
                     for (r = 0; r < rows; r++) other += memcmp(&made[j][r], &plain[j][first + r], sizeof(double)) != 0;
                 CHECK(!other, "%s:%d T %d kind %d k %d offset %d zeros %d: %s, %d rows: %d sums have other bits",
                       d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros, sets[i].name, rows, other);
             }
+    panels(c, d.more ? (const void *)&args : (const void *)&args.gemm);
     less.encode = two_digits;
     d.set = &less;
     moek_digits_dots_(&d, 0, 0, ROWS, 0, N, made);
@@ -155,13 +229,16 @@ static void sums(const sum_case *c)
  * open. */
 static void format_with_columns(const moek_format *f, int block)
 {
-    static const int ks[] = { 2048, 32, 2, 130, 1408, 4096, 2880 };
+    static const int given[] = { 2048, 32, 2, 130, 1408, 4096, 2880 };
+    static const int in_32[] = { 2048, 32, 96, 4096, 1408, 2880, 768 };
+    static const int in_256[] = { 2048, 256, 768, 4096, 1280, 2816, 512 };
+    const int *const ks = !f->only_blocks ? given : f->file_columns == 32 ? in_32 : in_256;
     const int columns = f->blocks ? block : f->w_scale.columns;
     sum_case c;
     int i;
     c.quant = f->number; c.block = block;
     for (c.kind = 0; c.kind < KINDS; c.kind++)
-        for (i = 0; i < (int)(sizeof ks / sizeof *ks); i++)
+        for (i = 0; i < (int)(sizeof given / sizeof *given); i++)
             for (c.dtype = MOEK_DTYPE_BF16; c.dtype <= MOEK_DTYPE_FP16; c.dtype++) {
                 c.k = ks[i];
                 c.offset = columns && i % 3 == 1 ? columns - 2 : 0;
@@ -175,7 +252,8 @@ int main(void)
     size_t i;
     int j;
     for (; f < end; f++) {                             /* those that the rows serve, with x in T or e4m3 */
-        if (f->w != MOEK_ELEMENT_U4B8 && f->w != MOEK_ELEMENT_E2M1 && f->w != MOEK_ELEMENT_S8) continue;
+        const int codes = f->w == MOEK_ELEMENT_U4B8 || f->w == MOEK_ELEMENT_E2M1 || f->w == MOEK_ELEMENT_S8;
+        if (!codes && !f->only_blocks) continue;
         if (f->x_bits < 8 || f->x == MOEK_ELEMENT_S8) continue;
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++) format_with_columns(f, f->blocks ? f->block[j] : 0);
     }

@@ -1,6 +1,7 @@
 /* moek/kernel/avx2.h -- helpers of the rows of arch avx2: AVX2, FMA and F16C (moek/kernel/isa.h).  The bits are those
  * of plain C: the same sums in the same order. */
 #include "digits.h"
+#include "../../../generated/moek_blocks_avx2.h"
 #ifndef MOEK_AVX2_H
 #define MOEK_AVX2_H
 #if MOEK_HAVE_X86_
@@ -167,6 +168,21 @@ MOEK_AVX2_FN uint32_t moek_encode_avx2_(moek_x_chunk_ *to, const float *x, int e
     return found;
 }
 
+MOEK_AVX2_FN void moek_totals_avx2_(int32_t *to, const moek_x_chunk_ *chunk)
+{
+    const __m256i one = _mm256_set1_epi16(1), much = _mm256_set1_epi16(256);
+    int h, odd;
+    for (h = 0; h < 2; h++) {
+        __m256i sum = _mm256_setzero_si256();
+        for (odd = 0; odd < 2; odd++) {
+            const int at = 32 * h + odd * MOEK_CHUNK;
+            const __m256i q = _mm256_loadu_si256((const __m256i *)(chunk->digit[0] + at));
+            const __m256i t = _mm256_loadu_si256((const __m256i *)(chunk->digit[1] + at));
+            sum = _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(q, much), _mm256_madd_epi16(t, one)));
+        }
+        _mm256_storeu_si256((__m256i *)(to + 8 * h), sum);
+    }
+}
 MOEK_AVX2_FN void moek_place_avx2_(moek_x_chunk_ *to, const int8_t *x)
 {
     int h;
@@ -299,6 +315,13 @@ MOEK_AVX2_INLINE __m256 moek_add_half_avx2_(__m256 lanes, const __m256i codes[2]
     if (kind & MOEK_DOTS_SCALED) of_w = _mm256_mul_ps(of_w, _mm256_loadu_ps(x->by + 8 * h));
     return _mm256_fmadd_ps(_mm256_mul_ps(f, _mm256_loadu_ps(x->s + 8 * h)), of_w, lanes);
 }
+/* Scales of half h of a chunk of blocks: of 32 columns one, else two of 16. */
+MOEK_AVX2_INLINE __m256 moek_scale_of_half_avx2_(const float *scale, const int h, const int fine, __m256i spread)
+{
+    if (!fine) return _mm256_broadcast_ss(scale + h);
+    return _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)(scale + 2 * h))),
+                                spread);
+}
 /* A run of a row of w and of `rows` rows of x, 1, 2 or 4.  (No loop over them, so that lanes stay in registers.) */
 MOEK_AVX2_INLINE void moek_dot_row_avx2_(double *sum, const moek_w_run_ *w, const moek_w_one_ *one, const float *scale,
                                          const int32_t *zero_of, const moek_lane_scales_ *to,
@@ -316,14 +339,16 @@ MOEK_AVX2_INLINE void moek_dot_row_avx2_(double *sum, const moek_w_run_ *w, cons
     for (r = 0; r < 4; r++) lanes[r][0] = lanes[r][1] = _mm256_setzero_ps();
     for (c = 0; c < one->chunks; c++, at += MOEK_CHUNK) {
         /* (From where it was stored: a load of parts of two stores waits for both.) */
-        const __m256 some = _mm256_loadu_ps(scale + (step * c & ~7));
+        const int blocks = kind & MOEK_DOTS_BLOCKS;
+        const __m256 some = blocks ? _mm256_setzero_ps() : _mm256_loadu_ps(scale + (step * c & ~7));
         const __m256i part = _mm256_set1_epi32(step * c & 7);
         __m256i zeros = _mm256_setzero_si256();
-        MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
+        if (!(kind & MOEK_DOTS_BLOCKS)) MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
         if (kind & MOEK_DOTS_ZERO) zeros = _mm256_loadu_si256((const __m256i *)(zero_of + (step * c & ~7)));
 #define MOEK_EIGHT_LANES_(h) do { \
             const __m256i from = _mm256_add_epi32(spread[h], part); \
-            const __m256 of_w = _mm256_permutevar8x32_ps(some, from); \
+            const __m256 of_w = !blocks ? _mm256_permutevar8x32_ps(some, from) \
+                : moek_scale_of_half_avx2_(scale + step * c, h, kind & MOEK_DOTS_FINE, spread[0]); \
             const __m256i zero = kind & MOEK_DOTS_ZERO ? _mm256_permutevar8x32_epi32(zeros, from) : zeros; \
             __m256i codes[2]; \
             moek_codes_avx2_(codes, _mm256_loadu_si256((const __m256i *)at + h), element); \
@@ -344,6 +369,14 @@ MOEK_AVX2_INLINE void moek_dot_row_avx2_(double *sum, const moek_w_run_ *w, cons
         else eight = _mm256_add_ps(eight, _mm256_setzero_ps());
         sum[r] = (float)sum[r] + moek_add_eight_avx2_(eight);
     }
+}
+MOEK_AVX2_INLINE float moek_minimums_avx2_(const float *min, const float *sum, int groups)
+{
+    __m256 eight = _mm256_setzero_ps();
+    int g;
+    for (g = 0; g < groups; g += 8)
+        eight = _mm256_fmadd_ps(_mm256_loadu_ps(min + g), _mm256_loadu_ps(sum + g), eight);
+    return moek_add_eight_avx2_(eight);
 }
 #define MOEK_V_(x) moek_##x##_avx2_
 #define MOEK_V_FN MOEK_AVX2_FN
@@ -378,7 +411,8 @@ MOEK_AVX2_FN void moek_sums_avx2_(const moek_w_run_ *w, const moek_x_run_ *const
             }
 }
 static MOEK_UNUSED const moek_set_ moek_set_avx2_ = {
-    moek_encode_avx2_, moek_decode_avx2_, moek_place_avx2_, moek_dots_avx2_, moek_sums_avx2_, 1
+    moek_encode_avx2_, moek_decode_avx2_, moek_place_avx2_, moek_dots_avx2_, moek_sums_avx2_, 1,
+    moek_totals_avx2_
 };
 #endif
 #endif

@@ -73,10 +73,14 @@ MOEK_AVX512_INLINE void moek_dot_row_avx512_(double *sum, const moek_w_run_ *w, 
     for (c = 0; c < one->chunks; c++, at += MOEK_CHUNK) {
         /* (From where it was stored: a load of parts of two stores waits for both.) */
         const __m512i from = _mm512_add_epi32(spread, _mm512_set1_epi32(step * c & 7));
-        const __m512 some = _mm512_castps256_ps512(_mm256_loadu_ps(scale + (step * c & ~7)));
-        const __m512 of_w = _mm512_permutexvar_ps(from, some);
+        const __m512 of_w = kind & MOEK_DOTS_FINE
+            ? _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(scale + step * c)), spread)
+            : kind & MOEK_DOTS_BLOCKS
+            ? _mm512_permutevar_ps(_mm512_castpd_ps(_mm512_set1_pd(*(const double *)(const void *)(scale + step * c))),
+                                   spread)
+            : _mm512_permutexvar_ps(from, _mm512_castps256_ps512(_mm256_loadu_ps(scale + (step * c & ~7))));
         __m512i codes[2], zero = _mm512_setzero_si512();
-        MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
+        if (!(kind & MOEK_DOTS_BLOCKS)) MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
         if (kind & MOEK_DOTS_ZERO)
             zero = _mm512_permutexvar_epi32(from, _mm512_castsi256_si512(
                 _mm256_loadu_si256((const __m256i *)(zero_of + (step * c & ~7)))));
@@ -96,12 +100,14 @@ MOEK_AVX512_INLINE void moek_dot_row_avx512_(double *sum, const moek_w_run_ *w, 
     }
 }
 #define moek_run_scales_avx512_ moek_run_scales_avx2_
+#define moek_minimums_avx512_ moek_minimums_avx2_
 #define MOEK_V_(x) moek_##x##_avx512_
 #define MOEK_V_FN MOEK_AVX512_FN
 #define MOEK_V_INLINE MOEK_AVX512_INLINE
 #include "digits_body.h"
 #undef MOEK_V_
 #undef moek_run_scales_avx512_
+#undef moek_minimums_avx512_
 #undef MOEK_V_FN
 #undef MOEK_V_INLINE
 
@@ -124,7 +130,8 @@ MOEK_AVX512_FN void moek_sums_avx512_(const moek_w_run_ *w, const moek_x_run_ *c
             }
 }
 static MOEK_UNUSED const moek_set_ moek_set_avx512_ = {
-    moek_encode_avx2_, moek_decode_avx2_, moek_place_avx2_, moek_dots_avx512_, moek_sums_avx512_, 1
+    moek_encode_avx2_, moek_decode_avx2_, moek_place_avx2_, moek_dots_avx512_, moek_sums_avx512_, 1,
+    moek_totals_avx2_
 };
 #endif
 #endif

@@ -8,10 +8,14 @@
  * an exact integer; (float)sum * s is exact, too, and FMA with the scale of w adds that to the lane's f32.  The list
  * has 8 lanes of its own.  After a run, 16 lanes are added to 8, those of the list to these, and all are added up.  So
  * plain C, which is the measure, and each set of instructions (avx2.h, ..) give the same bits, and so does any number
- * of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied in floats.                             */
+ * of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied in floats.
+ *
+ * Rows of blocks of GGUF files become s8, a run at a time: whole numbers, of which each set makes the same, scales, and
+ * minimums, which multiply sums of x.                                                                                */
 #include "cpu.h"
 #include "isa.h"
 #include "../format_facts.h"
+#include "../../../generated/moek_blocks.h"
 #ifndef MOEK_DIGITS_H
 #define MOEK_DIGITS_H
 
@@ -19,7 +23,8 @@ enum {
     MOEK_CHUNK = 64,                                   /* bytes of codes */
     MOEK_RUN = 16,                                     /* chunks */
     MOEK_X_RUNS = 4,                                   /* what a task has room for: rows of x, times runs of each */
-    MOEK_THIRDS = 4                                    /* lists of 8 that a run may have; more thirds: dense */
+    MOEK_THIRDS = 4,                                   /* lists of 8 that a run may have; more thirds: dense */
+    MOEK_RUN_GROUPS = MOEK_CHUNK * MOEK_RUN / 16       /* of a run of s8 in blocks, the most: 16 columns a scale */
 };
 /* x of a chunk.  Codes of 4 bits: a digit has 64 even columns, then 64 odd ones.  s8: 64 columns as they come; or,
  * where a set takes `words`, q in digit[0] and t in digit[1], as 32 words of even columns and 32 of odd ones. */
@@ -37,7 +42,11 @@ typedef struct moek_x_run_ {
     moek_x_chunk_ chunk[MOEK_RUN];
     moek_x_list_ list[MOEK_THIRDS];
     int thirds, dense;                                 /* entries of the lists; 1: t counts in all chunks */
-} moek_x_run_;
+    float sum[MOEK_RUN_GROUPS];                        /* of groups of columns, for minimums of blocks; 0 behind them */
+} MOEK_LINE_ALIGNED_ moek_x_run_;
+/* Some columns of a row of blocks, from column `begin` of a block on (0 or 128), to codes of s8: multiples of 32, in a
+ * block of 256 of 128.  All scales of these blocks, as f32, and minimums with their sign. */
+typedef void moek_unpack_(int8_t *codes, float *scale, float *min, const uint8_t *blocks, int begin, int columns);
 /* Runs of rows of w, and the sums to which theirs are added: of each row of w one for each row of x. */
 typedef struct moek_w_run_ {
     int element, rows, runs, chunks;                   /* chunks: of the last run */
@@ -50,6 +59,8 @@ typedef struct moek_w_run_ {
     int columns;                                       /* of a scale; 0: all, or none acts here */
     int scaled;                                        /* scales of x act here, too */
     double (*sum)[MOEK_X_RUNS];
+    moek_unpack_ *unpack;                              /* codes are blocks that this unpacks; NULL: they are not */
+    int run_bytes, sign;                               /* of a run, of codes; 0: no minimums */
 } moek_w_run_;
 /* One run of one row. */
 typedef struct moek_w_one_ { const uint8_t *codes, *zero; const char *scale; int chunks, scales, others; } moek_w_one_;
@@ -64,6 +75,7 @@ typedef struct moek_set_ {
     void (*dots)(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows);
     void (*sums)(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows);
     int words;
+    void (*totals)(int32_t *to, const moek_x_chunk_ *chunk);           /* of s8's 16 lanes: sums of 256 q + t */
 } moek_set_;
 
 /* a * b + c, rounded once, where the processor has no such instruction: the product is exact in double, and the sum is
@@ -140,6 +152,13 @@ MOEK_CPU_FN uint32_t moek_encode_plain_(moek_x_chunk_ *to, const float *x, int e
     }
     return found;
 }
+MOEK_CPU_FN void moek_totals_plain_(int32_t *to, const moek_x_chunk_ *chunk)
+{
+    int l, i;
+    for (l = 0; l < MOEK_LANES; l++)
+        for (to[l] = 0, i = 4 * l; i < 4 * l + 4; i++)
+            to[l] += 65536 * chunk->digit[1][i] + 256 * chunk->digit[0][i] + chunk->digit[2][i];
+}
 MOEK_CPU_FN void moek_place_plain_(moek_x_chunk_ *to, const int8_t *x) { memcpy(to->digit[0], x, MOEK_CHUNK); }
 /* Of a lane: the sum of codes times `digit`, the digit of its first byte. */
 MOEK_CPU_FN int32_t moek_lane_(int element, const uint8_t *codes, const int8_t *digit)
@@ -157,7 +176,7 @@ MOEK_CPU_FN moek_w_one_ moek_w_one_of_(const moek_w_run_ *w, int row, int run)
 {
     moek_w_one_ one;
     const int left = w->scales - run * w->run_scales;
-    one.codes = w->codes + (size_t)row * w->codes_step + (size_t)run * (MOEK_RUN * MOEK_CHUNK);
+    one.codes = w->codes + (size_t)row * w->codes_step + (size_t)(run * w->run_bytes);
     one.zero = w->zero ? w->zero + (size_t)row * w->zero_step + run * w->run_scales / 2 : NULL;
     one.scale = !w->scale ? NULL
         : w->scale + (size_t)row * w->scale_step + (size_t)run * (size_t)(w->run_scales * w->scale_bytes);
@@ -203,19 +222,39 @@ MOEK_CPU_FN float moek_dot_plain_(const moek_w_run_ *w, const moek_w_one_ *one, 
     for (l = 0; l < 4; l++) four[l] = lanes[l] + lanes[l + 4];
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
+/* Minimums of a run times sums of x: eight lanes, added up as others are. */
+MOEK_CPU_FN float moek_minimums_plain_(const float *min, const float *sum, int groups)
+{
+    float eight[8] = { 0, 0, 0, 0, 0, 0, 0, 0 }, four[4];
+    int g, l;
+    for (g = 0; g < groups; g += 8) for (l = 0; l < 8; l++) eight[l] = moek_fma_(min[g + l], sum[g + l], eight[l]);
+    for (l = 0; l < 4; l++) four[l] = eight[l] + eight[l + 4];
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
+/* A run of blocks: codes, and 8 scales and minimums more, which are 0. */
+MOEK_CPU_FN void moek_unpack_run_(const moek_w_run_ *w, moek_w_one_ *one, int8_t *codes, float *scale, float *min)
+{
+    int i;
+    w->unpack(codes, scale, min, one->codes, 0, one->scales * w->columns);
+    for (i = one->scales; i < one->scales + 8; i++) scale[i] = min[i] = 0;
+    one->codes = (const uint8_t *)codes;
+}
 MOEK_CPU_FN void moek_dots_plain_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
 {
-    float scale[MOEK_RUN_SCALES];
+    float scale[MOEK_RUN_SCALES], min[MOEK_RUN_GROUPS + 8];
+    int8_t codes[MOEK_RUN * MOEK_CHUNK] = { 0 };
     int i, run, r, g;
     for (i = 0; i < w->rows; i++)
         for (run = 0; run < w->runs; run++) {
-            const moek_w_one_ one = moek_w_one_of_(w, i, run);
-            for (g = 0; g < MOEK_RUN_SCALES; g++)
+            moek_w_one_ one = moek_w_one_of_(w, i, run);
+            if (w->unpack) moek_unpack_run_(w, &one, codes, scale, min);
+            else for (g = 0; g < MOEK_RUN_SCALES; g++)
                 scale[g] = !one.scale ? 1 : g >= one.others && g < one.scales
                     ? moek_digits_scale_(one.scale, (size_t)g, w->scale_type, w->dtype) : 0;
             for (r = 0; r < rows; r++) {
                 double *const sum = &w->sum[(size_t)i * w->sum_step][r];
                 *sum = (float)*sum + moek_dot_plain_(w, &one, scale, x[run * rows + r]);
+                if (w->sign) *sum = (float)*sum + moek_minimums_plain_(min, x[run * rows + r]->sum, one.scales);
             }
         }
 }
@@ -235,17 +274,19 @@ MOEK_CPU_FN void moek_sums_plain_(const moek_w_run_ *w, const moek_x_run_ *const
             }
 }
 static MOEK_UNUSED const moek_set_ moek_set_cpu_ = {
-    moek_encode_plain_, moek_decode_t_, moek_place_plain_, moek_dots_plain_, moek_sums_plain_, 0
+    moek_encode_plain_, moek_decode_t_, moek_place_plain_, moek_dots_plain_, moek_sums_plain_, 0,
+    moek_totals_plain_
 };
 
-/* What a loop is compiled for, besides the element and the rows. */
-enum { MOEK_DOTS_ZERO = 1, MOEK_DOTS_SCALED = 2, MOEK_DOTS_DENSE = 4 };
+/* What a loop is compiled for, besides the element and the rows; blocks: with scales of 32 columns, or fine ones. */
+enum { MOEK_DOTS_ZERO = 1, MOEK_DOTS_SCALED = 2, MOEK_DOTS_DENSE = 4, MOEK_DOTS_BLOCKS = 8, MOEK_DOTS_FINE = 16 };
 /* X(name, element, kind) */
 #define MOEK_DOTS_OF_(X) \
     X(u4b8, MOEK_ELEMENT_U4B8, 0) X(u4b8_zero, MOEK_ELEMENT_U4B8, MOEK_DOTS_ZERO) \
     X(u4b8_scaled, MOEK_ELEMENT_U4B8, MOEK_DOTS_SCALED) \
     X(e2m1, MOEK_ELEMENT_E2M1, 0) X(e2m1_scaled, MOEK_ELEMENT_E2M1, MOEK_DOTS_SCALED) \
-    X(s8, MOEK_ELEMENT_S8, 0)
+    X(s8, MOEK_ELEMENT_S8, 0) X(s8_blocks, MOEK_ELEMENT_S8, MOEK_DOTS_BLOCKS) \
+    X(s8_fine, MOEK_ELEMENT_S8, MOEK_DOTS_BLOCKS | MOEK_DOTS_FINE)
 /* Scales of a chunk. */
 MOEK_CPU_FN int moek_chunk_scales_(const moek_w_run_ *w, int element)
 {
@@ -265,6 +306,8 @@ typedef struct moek_digits_ {
     int up, halves, each;                              /* columns of a lane */
     int offset, all, chunks;                           /* k, where the first group begins before a does; of all of k */
     int early;                                         /* scales of rows of x act on each block */
+    const moek_block *block;                           /* w lies in such blocks; f is what they become; or NULL */
+    moek_unpack_ *unpack;
 } moek_digits_;
 
 MOEK_CPU_FN int moek_digits_scale_bits_(const moek_format *f)
@@ -288,6 +331,22 @@ MOEK_CPU_FN void moek_digits_x_(const moek_digits_ *d, float *to, const char *ro
     else if (d->f.x == MOEK_ELEMENT_E4M3) moek_scales_e4m3_(to, (const uint8_t *)row + at, n);
     else if (d->f.x == MOEK_ELEMENT_S8) for (i = at; i < at + n; i++) to[i - at] = ((const int8_t *)row)[i];
     else for (i = at; i < at + n; i++) to[i - at] = moek_from_e2m1_(((const uint8_t *)row)[i / 2] >> i % 2 * 4 & 15);
+}
+/* Sums of x of a run of so many chunks, for minimums. */
+static MOEK_UNUSED void moek_digits_totals_(const moek_digits_ *d, moek_x_run_ *to, int chunks)
+{
+    const int lanes = d->f.w_scale.columns / 4;
+    int c, l, i;
+    memset(to->sum, 0, sizeof to->sum);
+    for (c = 0; c < chunks; c++) {
+        int32_t total[MOEK_LANES];
+        d->set->totals(total, &to->chunk[c]);
+        for (l = 0; l < MOEK_LANES; l += lanes) {
+            int32_t sum = 0;
+            for (i = l; i < l + lanes; i++) sum += total[i];
+            to->sum[(c * MOEK_LANES + l) / lanes] = (float)sum * 0.00390625f * to->chunk[c].s[l];
+        }
+    }
 }
 /* Run number `run` of row `from` of x.  Returns the bits of the largest |x|. */
 static MOEK_UNUSED uint32_t moek_digits_run_(const moek_digits_ *d, moek_x_run_ *to, size_t from, int run)
@@ -329,6 +388,7 @@ static MOEK_UNUSED uint32_t moek_digits_run_(const moek_digits_ *d, moek_x_run_ 
             to->thirds++;
         }
     }
+    if (d->block && d->block->sign) moek_digits_totals_(d, to, c);
     for (; to->thirds % 8 && !to->dense; to->thirds++) {               /* nothing, of the lane before */
         moek_x_list_ *const list = &to->list[to->thirds / 8];
         const int j = to->thirds % 8;
@@ -381,6 +441,30 @@ static MOEK_UNUSED float moek_digits_float_(const moek_digits_ *d, const uint8_t
     }
     return sum;
 }
+/* The same, where w lies in blocks. */
+static MOEK_UNUSED float moek_digits_block_float_(const moek_digits_ *d, const uint8_t *w, size_t from)
+{
+    enum { COLUMNS = 256 };
+    const moek_gemm_args *const a = d->a;
+    const char *const row = (const char *)a->a + from * (a->a_row_bytes ? (size_t)a->a_row_bytes : 2 * (size_t)a->k);
+    const int columns = d->f.w_scale.columns;
+    float sum = 0;
+    int k, i;
+    for (k = 0; k < d->all; k += COLUMNS, w += COLUMNS / d->block->columns * d->block->bytes) {
+        const int n = d->all - k < COLUMNS ? d->all - k : COLUMNS;
+        float x[COLUMNS], scale[COLUMNS / 16], min[COLUMNS / 16] = { 0 };
+        int8_t codes[COLUMNS];
+        d->unpack(codes, scale, min, w, 0, n);
+        moek_digits_x_(d, x, row, k, n);
+        for (i = 0; i < n; i++) sum += moek_fma_(codes[i], scale[i / columns], min[i / columns]) * x[i];
+    }
+    return sum;
+}
+MOEK_CPU_FN size_t moek_digits_row_(const moek_digits_ *d)             /* bytes of a row of w, in memory */
+{
+    return d->block ? (size_t)(d->a->k / d->block->columns) * (size_t)d->block->bytes
+                    : (size_t)d->a->k * (size_t)d->f.w_bits / 8;
+}
 /* Columns from j0 on of half `of`, runs from `run` on: where codes, zero points and scales lie. */
 MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, int j0, int of, int run, int runs)
 {
@@ -390,7 +474,7 @@ MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, in
     const int run_scales = ws->columns ? run_columns / ws->columns : 0, g = run * run_scales;
     const size_t step = (size_t)(d->halves == 2 ? h->step : 1), row = (size_t)e * (size_t)h->rows + (size_t)j0 * step;
     const size_t groups = ws->columns ? ((size_t)d->all + (size_t)ws->columns - 1) / (size_t)ws->columns : 1;
-    const size_t bytes = (size_t)d->a->k * (size_t)d->f.w_bits / 8, zeros = (groups * (size_t)d->f.w_bits + 7) / 8;
+    const size_t bytes = moek_digits_row_(d), zeros = (groups * (size_t)d->f.w_bits + 7) / 8;
     const size_t scales = groups * (size_t)moek_digits_scale_bits_(&d->f) / 8;
     const int left = d->chunks - (run + runs - 1) * MOEK_RUN;
     memset(w, 0, sizeof *w);
@@ -399,8 +483,10 @@ MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, in
     w->runs = runs; w->chunks = left < MOEK_RUN ? left : MOEK_RUN;
     w->scales = (int)groups - g; w->run_scales = run_scales; w->scale_bytes = (int)(scales / groups);
     w->others = ws->columns && !run ? d->offset / ws->columns : 0;
-    w->codes = (const uint8_t *)h->w[of] + row * bytes + run * MOEK_RUN * MOEK_CHUNK - d->offset * d->f.w_bits / 8;
-    if (ws->columns)
+    w->run_bytes = d->block ? run_columns / d->block->columns * d->block->bytes : MOEK_RUN * MOEK_CHUNK;
+    w->codes = (const uint8_t *)h->w[of] + row * bytes + run * w->run_bytes - d->offset * d->f.w_bits / 8;
+    if (d->block) w->unpack = d->unpack, w->sign = d->block->sign;
+    else if (ws->columns)
         w->scale = (const char *)h->scale[of] + row * scales + (size_t)g * (scales / groups);
     if (d->more && d->more->zero[of]) w->zero = (const uint8_t *)d->more->zero[of] + row * zeros + g / 2;
     w->codes_step = step * bytes; w->scale_step = step * scales; w->zero_step = step * zeros;
@@ -420,6 +506,12 @@ static MOEK_UNUSED void moek_digits_half_(const moek_digits_ *d, int e, int j0, 
     moek_w_run_ w;
     int j, n;
     moek_digits_w_(d, &w, e, j0, of, run, runs);
+    if (d->block) {                                    /* rows are whole blocks */
+        w.rows = columns;
+        w.sum = sum + of;
+        dots(&w, x, rows);
+        return;
+    }
     end = begin + (long long)((runs - 1) * MOEK_RUN + w.chunks) * MOEK_CHUNK;
     for (j = j0; j < j0 + columns; j += n) {
         const long long behind = (long long)(d->a->n - 1 - j) * (long long)w.codes_step;           /* of the half */
@@ -477,7 +569,9 @@ static MOEK_UNUSED void moek_digits_dots_(const moek_digits_ *d, int e, int p0, 
             for (j = 0; j < columns; j++) {
                 moek_w_run_ w;
                 moek_digits_w_(d, &w, e, j0 + j, of, 0, 1);
-                sum[j * d->halves + of][r] = moek_digits_float_(d, w.codes + d->offset * d->f.w_bits / 8, w.scale,
+                sum[j * d->halves + of][r] = d->block
+                    ? moek_digits_block_float_(d, w.codes, moek_digits_from_(d->a, p0 + r))
+                    : moek_digits_float_(d, w.codes + d->offset * d->f.w_bits / 8, w.scale,
                                                                 w.zero, moek_digits_from_(d->a, p0 + r));
             }
 }
@@ -529,12 +623,21 @@ MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_more_args *
     memset(&d, 0, sizeof d);
     if (more) *found = *(const moek_gemm_more_args *)args;
     else found->gemm = *(const moek_gemm_args *)args;
-    moek_find_gate_up_of_(&found->gemm, f.w_bits, moek_digits_scale_bits_(&f), f.w_scale.rows, f.w_scale.columns, 0);
+    if (f.only_blocks) {                               /* which become s8 */
+        d.block = moek_blocks_;
+        while (d.block->type != f.file_type) d.block++;
+        f.w = MOEK_ELEMENT_S8; f.w_bits = 8; f.w_scale = d.block->scale.of; f.w_scale.type = MOEK_SCALE_TYPE_F32;
+        moek_find_gate_up_by_(&found->gemm, (size_t)found->gemm.k / (size_t)f.file_columns * (size_t)f.file_bytes, 32,
+                              0, 0, 0);
+    } else {
+        moek_find_gate_up_of_(&found->gemm, f.w_bits, moek_digits_scale_bits_(&f), f.w_scale.rows, f.w_scale.columns,
+                              0);
+    }
     if (more) moek_find_more_(found, f.w_bits, f.w_scale.columns), d.more = found;
     d.a = &found->gemm; d.f = f; d.set = set;
     d.up = op == MOEK_OP_UP; d.halves = d.up && d.a->w_rows == 2 * d.a->n ? 2 : 1;
     d.each = moek_lane_columns_(f.w);
-    d.offset = d.up || !f.w_scale.columns ? 0 : d.a->k_offset;
+    d.offset = d.up || !f.w_scale.columns || d.block ? 0 : d.a->k_offset;
     d.all = d.offset + d.a->k;
     d.chunks = (d.all + d.each * MOEK_LANES - 1) / (d.each * MOEK_LANES);
     d.early = f.x_scale.rows && !f.x_scale.columns && f.w_scale.columns && f.w_scale.type == MOEK_SCALE_TYPE_F32;
@@ -557,18 +660,20 @@ static MOEK_UNUSED void moek_digits_task_(const void *data, long long task)
 }
 /* A launcher's work. */
 static MOEK_UNUSED moek_status moek_digits_launch_(const void *args, moek_stream stream, const moek_set_ *set, int op,
-                                                   int quant, int columns)
+                                                   int quant, int columns, moek_unpack_ *unpack)
 {
     moek_gemm_more_args found;
-    const moek_digits_ d = moek_digits_of_(args, &found, set, op, quant, columns);
+    moek_digits_ d = moek_digits_of_(args, &found, set, op, quant, columns);
+    d.unpack = unpack;
     moek_parallel_for_(stream, moek_gemm_tasks_(d.a, MOEK_DIGITS_COLUMNS), moek_digits_task_, &d);
     return MOEK_OK;
 }
-/* A row of the table: MOEK_DIGITS_ROW_(name, UP, INT4_A16, columns of a scale of w, avx2, AVX2). */
-#define MOEK_DIGITS_ROW_(row, OP, quant, columns, set, SET) \
+/* A row of the table: MOEK_DIGITS_ROW_(name, UP, INT4_A16, columns of a scale of w, avx2, AVX2, what unpacks blocks, or
+ * NULL). */
+#define MOEK_DIGITS_ROW_(row, OP, quant, columns, set, SET, unpack) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
-        return moek_digits_launch_(args, stream, &moek_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns); \
+        return moek_digits_launch_(args, stream, &moek_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, unpack); \
     }
 #endif

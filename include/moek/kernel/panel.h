@@ -10,7 +10,8 @@
  * measure, and each set of instructions (panel_avx2.h, ..) give the same bits, whatever the rows beside.  s8 times s8:
  * sums of 128 of k are exact in f32, and are added up as integers.
  *
- * Weights lie in panels (moek_repack_up), or as they come: then words of 16 rows are put side by side first.         */
+ * Weights lie in panels (moek_repack_up), or as they come: then words of 16 rows are put side by side first.  Blocks of
+ * GGUF files become codes of s8, scales and minimums before that (digits.h).                                         */
 #include "digits.h"
 #ifndef MOEK_PANEL_H
 #define MOEK_PANEL_H
@@ -33,7 +34,8 @@ typedef struct moek_panel_in_ {
     const uint32_t *words;                             /* of k: [word][16] */
     int k;                                             /* columns */
     int group;                                         /* columns of a scale; at least k: one for all */
-    const float *scale, *zero;                         /* [group][16]; or NULL: 1, and of u4b8 8 */
+    const float *scale, *zero;                         /* [group][16]; or NULL: 1, and of u4b8 8.  zero, of s8: what is
+                                                          added to codes times scales */
 } moek_panel_in_;
 typedef struct moek_panel_set_ {
     const moek_set_ *digits;                           /* for T to f32 */
@@ -86,7 +88,8 @@ MOEK_CPU_FN void moek_decode_panel_plain_(float *panel, const moek_panel_in_ *in
             for (r = 0; r < MOEK_PANEL; r++) {
                 float f = moek_lift_(element, in->words[v * MOEK_PANEL + r], shift);
                 if (element == MOEK_ELEMENT_U4B8) f -= in->zero ? in->zero[g + r] : 8;
-                if (in->scale) f *= in->scale[g + r];
+                if (element == MOEK_ELEMENT_S8 && in->zero) f = moek_fma_(f, in->scale[g + r], in->zero[g + r]);
+                else if (in->scale) f *= in->scale[g + r];
                 panel[k * MOEK_WIDE + r] = f;
             }
         }
@@ -257,6 +260,41 @@ MOEK_CPU_FN void moek_panel_scales_(const moek_panels_ *p, const moek_panel_at_ 
         for (r = 0; r < MOEK_PANEL; r++)
             zero[g * MOEK_PANEL + r] = !at->zero_step ? (float)(at->zero[(g0 + g) * 8 + r % 8] >> r / 8 * 4 & 15)
                 : (float)moek_zero_(at->zero + (size_t)(r < rows ? r : 0) * at->zero_step, g0 + g);
+}
+/* The same, where w lies in blocks. */
+static MOEK_UNUSED void moek_panel_blocks_(const moek_panels_ *p, float *panel, int e, int j, int of, int rows, int k,
+                                           int n)
+{
+    enum { ALL = 256 / 16 + (int)MOEK_PANEL_GROUPS };  /* scales of a block, the most, and what a turn may read more */
+    const moek_digits_ *const d = &p->d;
+    const moek_gate_up *const h = &d->a->gate_up;
+    const int columns = d->f.w_scale.columns, begin = k % d->block->columns;
+    const size_t bytes = moek_digits_row_(d), step = (size_t)(d->halves == 2 ? h->step : 1);
+    const size_t first = (size_t)(k / d->block->columns) * (size_t)d->block->bytes;
+    int8_t codes[MOEK_PANEL][MOEK_PANEL_K];
+    float scale[MOEK_PANEL][ALL], min[MOEK_PANEL][ALL];
+    float scales[MOEK_PANEL_GROUPS * MOEK_PANEL], mins[MOEK_PANEL_GROUPS * MOEK_PANEL];
+    uint32_t words[MOEK_PANEL_K / 4 * MOEK_PANEL];
+    const uint8_t *row[MOEK_PANEL], *scale_row[MOEK_PANEL], *min_row[MOEK_PANEL];
+    moek_panel_in_ in;
+    int r;
+    memset(scale, 0, sizeof scale);
+    memset(min, 0, sizeof min);
+    for (r = 0; r < MOEK_PANEL; r++) {
+        const int there = r < rows ? r : 0;            /* sums of others are not looked at */
+        const size_t at = (size_t)e * (size_t)h->rows + (size_t)(j + r) * step;
+        if (r < rows) d->unpack(codes[r], scale[r], min[r], (const uint8_t *)h->w[of] + at * bytes + first, begin, n);
+        row[r] = (const uint8_t *)codes[there];
+        scale_row[r] = (const uint8_t *)(scale[there] + begin / columns);
+        min_row[r] = (const uint8_t *)(min[there] + begin / columns);
+    }
+    p->set->turn(words, scale_row, MOEK_PANEL_GROUPS);
+    memcpy(scales, words, sizeof scales);
+    if (d->block->sign) p->set->turn(words, min_row, MOEK_PANEL_GROUPS), memcpy(mins, words, sizeof mins);
+    p->set->turn(words, row, n / 4);
+    in.k = n; in.group = columns; in.words = words;
+    in.scale = scales; in.zero = d->block->sign ? mins : NULL;
+    p->set->decode(panel, &in, d->f.w, 1);
 }
 /* Columns k to k + n - 1 of 16 rows of w, of which `rows` are there, to f32. */
 static MOEK_UNUSED void moek_panel_w_(const moek_panels_ *p, float *panel, int e, int j, int of, int rows, int k, int n)
@@ -452,7 +490,9 @@ static MOEK_UNUSED void moek_panel_sums_(const moek_panels_ *p, int e, int p0, i
             for (i = 0; i < 2; i++) {                  /* gate and up, or 16 columns and the next ones */
                 const int of = d->halves == 2 ? i : 0, j = c + (d->halves == 2 ? 0 : MOEK_PANEL * i);
                 const int there = columns - j < MOEK_PANEL ? columns - j : MOEK_PANEL;
-                if (there > 0) moek_panel_w_(p, panel + MOEK_PANEL * i, e, j0 + j, of, there, k, n);
+                if (there > 0 && d->block)
+                    moek_panel_blocks_(p, panel + MOEK_PANEL * i, e, j0 + j, of, there, k, n);
+                else if (there > 0) moek_panel_w_(p, panel + MOEK_PANEL * i, e, j0 + j, of, there, k, n);
                 if (there > 0 && p->how == MOEK_SUM_SCALED)
                     moek_panel_w_scale_(p, w_scale + MOEK_PANEL * i, e, j0 + j, of, there, k);
             }
@@ -474,10 +514,10 @@ MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_more_args *
     p.in_panels = p.d.a->tiled == MOEK_WEIGHTS_PANELS;
     p.scales.scale_type = ws->type; p.scales.dtype = p.d.a->dtype;
     p.e4m3.scale_type = MOEK_SCALE_TYPE_E4M3;
-    p.within = ws->columns && ws->type != MOEK_SCALE_TYPE_F32;
+    p.within = (ws->columns && ws->type != MOEK_SCALE_TYPE_F32) || p.d.block;
     p.how = p.d.f.w == MOEK_ELEMENT_S8 && p.d.f.x == MOEK_ELEMENT_S8 ? MOEK_SUM_EXACT
           : (ws->columns && !p.within) || xs->columns == MOEK_PANEL_K ? MOEK_SUM_SCALED : MOEK_SUM_CHAIN;
-    p.scale_unit = p.d.f.w == MOEK_ELEMENT_E4M3 ? 1.0f : 1.0f / 16;
+    p.scale_unit = p.d.f.w == MOEK_ELEMENT_E4M3 || p.d.block ? 1.0f : 1.0f / 16;
     p.w_unit = p.d.f.w == MOEK_ELEMENT_E4M3 ? 1.0f / 256 : p.within ? p.scale_unit : 1.0f;
     p.x_unit = xs->type == MOEK_SCALE_TYPE_E8M0 ? 1.0f / 256 : 1.0f;
     return p;
@@ -498,18 +538,20 @@ static MOEK_UNUSED void moek_panel_task_(const void *data, long long task)
 }
 /* A launcher's work. */
 static MOEK_UNUSED moek_status moek_panel_launch_(const void *args, moek_stream stream, const moek_panel_set_ *set,
-                                                  int op, int quant, int columns)
+                                                  int op, int quant, int columns, moek_unpack_ *unpack)
 {
     moek_gemm_more_args found;
-    const moek_panels_ p = moek_panels_of_(args, &found, set, op, quant, columns);
+    moek_panels_ p = moek_panels_of_(args, &found, set, op, quant, columns);
+    p.d.unpack = unpack;
     moek_parallel_for_(stream, moek_gemm_tasks_(p.d.a, MOEK_STRIP / p.d.halves), moek_panel_task_, &p);
     return MOEK_OK;
 }
 /* A row of the table, as MOEK_DIGITS_ROW_. */
-#define MOEK_PANEL_ROW_(row, OP, quant, columns, set, SET) \
+#define MOEK_PANEL_ROW_(row, OP, quant, columns, set, SET, unpack) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
-        return moek_panel_launch_(args, stream, &moek_panel_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns); \
+        return moek_panel_launch_(args, stream, &moek_panel_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, \
+                                  unpack); \
     }
 #endif

@@ -25,8 +25,9 @@ MOEK_V_INLINE void MOEK_V_(decode_of)(float *panel, const moek_panel_in_ *in, co
             if ((i) < 32 / bits) { \
                 const int at = bits == 4 && !as_they_come ? (i) / 2 + (i) % 2 * 16 : (i); \
                 MOEK_VF f = MOEK_V_(lift)(w, (i) * bits & 31, element, zeros); \
-                if (zeros) f = MOEK_V_(sub)(f, (i) % 2 ? zero1 : zero0); \
-                if (scaled) f = MOEK_V_(mul)(f, (i) % 2 ? scale1 : scale0); \
+                if (zeros && element != MOEK_ELEMENT_S8) f = MOEK_V_(sub)(f, (i) % 2 ? zero1 : zero0); \
+                if (zeros && element == MOEK_ELEMENT_S8) f = MOEK_V_(fma)(f, scale0, zero0); \
+                else if (scaled) f = MOEK_V_(mul)(f, (i) % 2 ? scale1 : scale0); \
                 MOEK_V_(store)(to + at * MOEK_WIDE, f); \
             }
             MOEK_CODE_(0) MOEK_CODE_(1) MOEK_CODE_(2) MOEK_CODE_(3)
@@ -37,7 +38,8 @@ MOEK_V_INLINE void MOEK_V_(decode_of)(float *panel, const moek_panel_in_ *in, co
 }
 /* X(element, bits, as they come, scaled, with zero points) */
 #define MOEK_DECODERS_(X) \
-    X(BF16, 16, 0, 0, 0) X(FP16, 16, 0, 0, 0) X(S8, 8, 0, 0, 0) X(E4M3, 8, 0, 0, 0) X(E4M3, 8, 0, 1, 0) \
+    X(BF16, 16, 0, 0, 0) X(FP16, 16, 0, 0, 0) X(S8, 8, 0, 0, 0) X(S8, 8, 0, 1, 0) X(S8, 8, 0, 1, 1) \
+    X(E4M3, 8, 0, 0, 0) X(E4M3, 8, 0, 1, 0) \
     X(E2M1, 4, 0, 1, 0) X(E2M1, 4, 1, 1, 0) \
     X(U4B8, 4, 0, 0, 0) X(U4B8, 4, 0, 1, 0) X(U4B8, 4, 0, 0, 1) X(U4B8, 4, 0, 1, 1) \
     X(U4B8, 4, 1, 0, 0) X(U4B8, 4, 1, 1, 0) X(U4B8, 4, 1, 0, 1) X(U4B8, 4, 1, 1, 1)

@@ -7,9 +7,11 @@
 #include "arch.h"
 #include "check.h"
 
-enum { MOEK_BY_SCALES_ = -1, MOEK_BY_ZEROS_ = -2, MOEK_BY_LOGITS_ = -3 };       /* the config decides */
+/* The config decides. */
+enum { MOEK_BY_SCALES_ = -1, MOEK_BY_ZEROS_ = -2, MOEK_BY_LOGITS_ = -3, MOEK_BY_WEIGHTS_ = -4 };
 #define MOEK_EACH_WEIGHTS_ADDRESS_(X) \
-    X(w_up, 16) X(w_down, 16) X(w_gate, 16) X(w_up_bias, 16) X(w_down_bias, 16) X(w_gate_bias, 16) \
+    X(w_up, MOEK_BY_WEIGHTS_) X(w_down, MOEK_BY_WEIGHTS_) X(w_gate, MOEK_BY_WEIGHTS_) \
+    X(w_up_bias, 16) X(w_down_bias, 16) X(w_gate_bias, 16) \
     X(w_up_scale, MOEK_BY_SCALES_) X(w_down_scale, MOEK_BY_SCALES_) X(w_gate_scale, MOEK_BY_SCALES_) \
     X(w_up_zero, MOEK_BY_ZEROS_) X(w_down_zero, MOEK_BY_ZEROS_) X(w_gate_zero, MOEK_BY_ZEROS_) \
     X(w_up_global_scale, 4) X(w_down_global_scale, 4) X(w_gate_global_scale, 4) X(x_scale, 4) X(h_scale, 4) \
@@ -53,8 +55,15 @@ static int moek_scale_alignment_(const moek_plan *plan, int op, int zeros)
     if (moek_arch_is_host_(plan->arch) || zeros || of.columns < 1 || of.columns >= 32) return scale;
     return scale * 32 / of.columns;
 }
+/* Kernels of a CPU read blocks of a file by the byte: its tensors, and their experts, begin where they may. */
+static int moek_weight_alignment_(const moek_plan *plan)
+{
+    const moek_config *const c = &plan->config;
+    return moek_arch_is_host_(plan->arch) && moek_in_blocks_(moek_format_of(c->quant), c->weight_layout) ? 1 : 16;
+}
 static int moek_alignment_of_(const moek_plan *plan, const moek_address_ *a)
 {
+    if (a->bytes == MOEK_BY_WEIGHTS_) return moek_weight_alignment_(plan);
     if (a->bytes == MOEK_BY_LOGITS_) return (int)moek_logit_bytes_(plan->config.logits_dtype);
     if (a->bytes > 0) return a->bytes;
     return moek_scale_alignment_(plan, strncmp(a->name, "w_down", 6) ? MOEK_OP_UP : MOEK_OP_DOWN,

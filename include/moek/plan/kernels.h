@@ -67,8 +67,8 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
         moek_append_(&t, "reads only blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)");
     else if (gemm && layout == MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_TILED_))
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
-    else if (MOEK_PLAIN_IS_WIDE_ && gemm && !c->cpu && !c->kernel && k->arch && moek_arch_is_host_(k->arch) &&
-             !(k->reads & MOEK_READS_PANELS))
+    else if (MOEK_PLAIN_IS_WIDE_ && gemm && !blocks && !c->cpu && !c->kernel && k->arch &&
+             moek_arch_is_host_(k->arch) && !(k->reads & MOEK_READS_PANELS))
         moek_append_(&t, "plain C is compiled for AVX-512 here, and as fast (config.cpu demands a set)");
     else if (gemm && layout == MOEK_WEIGHTS_PANELS && !(k->reads & MOEK_READS_PANELS))
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_PANELS");

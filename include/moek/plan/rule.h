@@ -32,7 +32,8 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
                   (moek_in_fragments_(c->quant) || moek_in_fragments_(moek_down_quant_(c)));
     f.layers = plan->chosen.layers;
     f.w_bits = moek_format_of(c->quant)->w_bits;
-    f.sets = plan->chosen.cpu && !MOEK_PLAIN_IS_WIDE_;
+    f.sets = plan->chosen.cpu &&
+             (!MOEK_PLAIN_IS_WIDE_ || moek_in_blocks_(moek_format_of(c->quant), c->weight_layout));
     f.rows = rows;
     f.slots = (long long)rows * plan->slots;
     f.used = f.slots < plan->local_experts ? f.slots : plan->local_experts;
