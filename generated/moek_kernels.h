@@ -483,6 +483,12 @@
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
 #include "down_digits_avx512.h"
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+#include "up_tile_avx512.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+#include "down_tile_avx512.h"
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
 #include "up_panel_avx512.h"
 #endif
@@ -500,6 +506,12 @@
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
 #include "down_digits_avx2.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+#include "up_tile_avx2.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+#include "down_tile_avx2.h"
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
 #include "up_panel_avx2.h"
@@ -1902,6 +1914,78 @@ MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 4, 5, 0, 0, moek_down_iq4_nl_a16_h0_on
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
 MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 4, 5, 0, 0, moek_down_iq4_xs_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a8_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a8_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a4_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 5, 0, 0, moek_up_int4_a8_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 5, 0, 0, moek_up_int8_a8_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 5, 0, 0, moek_up_int8_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b32_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 4, n = 16 },", 32, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b64_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 4, n = 16 },", 64, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b128_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 4, n = 16 },", 128, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a8_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a8_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a4_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 5, 0, 0, moek_down_int4_a8_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 5, 0, 0, moek_down_int8_a8_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 5, 0, 0, moek_down_int8_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b32_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 4, n = 16 },", 32, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b64_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 4, n = 16 },", 64, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b128_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 4, n = 16 },", 128, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 5, 0, 0, moek_up_bf16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
@@ -2249,6 +2333,78 @@ MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 4, 2, 0, 0, moek_down_iq4_nl_a16_h0_on
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 4, 2, 0, 0, moek_down_iq4_xs_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a8_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a8_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a4_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 2, 0, 0, moek_up_int4_a8_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 2, 0, 0, moek_up_int8_a8_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 2, 0, 0, moek_up_int8_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b32_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 4, n = 16 },", 32, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b64_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 4, n = 16 },", 64, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b128_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 4, n = 16 },", 128, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a8_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a8_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a4_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 2, 0, 0, moek_down_int4_a8_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 2, 0, 0, moek_down_int8_a8_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 2, 0, 0, moek_down_int8_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b32_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 4, n = 16 },", 32, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b64_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 4, n = 16 },", 64, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b128_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 4, n = 16 },", 128, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 2, 0, 0, moek_up_bf16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)

@@ -1,12 +1,14 @@
-/* test_digits.c -- products of integers (moek/kernel/digits.h) before anything is rounded to T: sums against double
- * precision, by each set of instructions that this processor has, and their bits against those of plain C.  Without the
- * third digits the same bounds must fail.  The same of outer products (moek/kernel/panel.h), but for the digits.
+/* test_digits.c -- products of integers (moek/kernel/digits.h; in panels: tile.h) before anything is rounded to T: sums
+ * against double precision, by each set of instructions that this processor has, and their bits against those of plain
+ * C.  Without the third digits the same bounds must fail.  The same of outer products (moek/kernel/panel.h), but for
+ * the digits.
  *
  *   cc -std=c99 -O2 -Iinclude tests/rows/test_digits.c -lm -o test_digits && ./test_digits */
 #define MOEK_IMPLEMENTATION
 #define MOEK_ARCH 0
 #include "moek.h"
 #include "moek/kernel/panel_avx512.h"
+#include "moek/kernel/tile_avx512.h"
 #include "moek/kernel/neon.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,7 @@
 #include "../oracle/ref.h"
 
 enum { NORMAL, OUTLIERS, SUBNORMAL, SMALL_BESIDE, EQUAL, KINDS };       /* of x */
-enum { ROWS = 4, N = 8, MOST_K = 4096 };
+enum { ROWS = 4, N = 16, MOST_K = 4096 };
 typedef struct sum_case { int quant, block, dtype, kind, k, offset, zeros; } sum_case;
 
 static uint8_t room[2 * N * MOST_K + 1], zero[N * 256];
@@ -225,6 +227,99 @@ static void sums(const sum_case *c)
     worst = worst_of(made, ROWS, 0, &l2);
     if (c->kind <= OUTLIERS && c->k >= 1024 && d.f.x_bits == 16) seen_two++, failed_two += l2 > 1e-6;
 }
+/* ---- weights in panels ------------------------------------------------------------------------------------------- */
+
+static uint8_t panel_w[N * MOST_K], panel_zero[N * 256];
+static float panel_scale[N * 256];
+static const struct { const moek_tile_set_ *set; int arch; const char *name; } tile_sets[] = {
+    { &moek_tile_set_cpu_, MOEK_ARCH_CPU, "plain C" },
+#if MOEK_HAVE_X86_
+    { &moek_tile_set_avx2_, MOEK_ARCH_AVX2, "avx2" }, { &moek_tile_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
+#endif
+};
+/* The order that moek/ops.h draws, of rows as they come. */
+static void to_panel(const sum_case *c, const moek_digits_ *d)
+{
+    const int bits = d->f.w_bits, columns = d->f.w_scale.columns;
+    const int groups = columns ? (d->all + columns - 1) / columns : 1;
+    const int bytes = moek_digits_scale_bits_(&d->f) / 8;
+    int j, k, g;
+    memset(panel_w, 0, sizeof panel_w);
+    for (j = 0; j < N; j++) {
+        for (k = 0; k < c->k; k++) {
+            const uint8_t *const row = w + (size_t)j * (size_t)(c->k * bits / 8);
+            if (bits == 8) panel_w[k / 4 * 64 + 4 * j + k % 4] = row[k];
+            else panel_w[k / 32 * 256 + k % 16 / 4 * 64 + 4 * j + k % 4] |=
+                     (uint8_t)((row[k / 2] >> k % 2 * 4 & 15) << (k % 32 / 16 * 4));
+        }
+        for (g = 0; g < groups; g++) {
+            const int from = zero[j * ((groups + 1) / 2) + g / 2] >> g % 2 * 4 & 15;
+            uint8_t *const to = &panel_zero[8 * g + j % 8];
+            memcpy((char *)panel_scale + (size_t)(g * N + j) * (size_t)bytes,
+                   (char *)w_scale + (size_t)(j * groups + g) * (size_t)bytes, (size_t)bytes);
+            *to = (uint8_t)((*to & (j < 8 ? 0xf0 : 15)) | from << (j < 8 ? 0 : 4));
+        }
+    }
+}
+static uint32_t two_digits_of_tile(moek_tile_x_ *to, int b, const float *from, int offset, int words, uint32_t *top)
+{
+    moek_tile_encode_plain_(to, b, from, offset, words, top);
+    memset(to->digit[2] + 32 * b, 0, 32);
+    return 0;
+}
+/* The sums of a tile in the form of worst_of. */
+static void tile_sums(moek_tiles_ *t, const moek_tile_set_ *set, int first, int rows, double (*to)[MOEK_X_RUNS])
+{
+    static float sum[MOEK_TILE_ROWS * MOEK_STRIP];
+    int j, r;
+    t->set = set;
+    t->words = set->words && t->p.d.f.w == MOEK_ELEMENT_S8;
+    if (t->p.d.f.w != MOEK_ELEMENT_U4B8) t->offset = t->p.d.f.w == MOEK_ELEMENT_E2M1 ? set->e2m1 : set->s8;
+    CHECK(!moek_tile_sums_(t, 0, first, rows, 0, N, sum), "numbers are taken for Inf");
+    for (j = 0; j < N; j++) for (r = 0; r < rows; r++) to[j][r] = sum[r * MOEK_STRIP + j];
+}
+static void tiles(const sum_case *c)
+{
+    static double plain[N][MOEK_X_RUNS], made[N][MOEK_X_RUNS];
+    moek_gemm_more_args args, found;
+    moek_tile_set_ less = moek_tile_set_cpu_;
+    moek_tiles_ t;
+    double worst, l2;
+    size_t i;
+    int rows, first, j, r;
+    memset(&args, 0, sizeof args);
+    args.gemm.n = args.gemm.w_rows = N; args.gemm.k = c->k; args.gemm.k_offset = c->offset; args.gemm.dtype = c->dtype;
+    args.gemm.a = x; args.gemm.w = panel_w; args.gemm.w_scale = panel_scale; args.gemm.a_scale = x_scale;
+    args.gemm.rows = ROWS; args.gemm.tiled = MOEK_WEIGHTS_PANELS;
+    t = moek_tiles_of_(&args, &found, &moek_tile_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
+    args.w_zero = !c->zeros ? NULL : t.p.d.f.w_scale.columns ? panel_zero : zero;
+    t = moek_tiles_of_(&args, &found, &moek_tile_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
+    fill(c, &t.p.d.f);
+    to_panel(c, &t.p.d);
+    reference(c, &t.p.d);
+    tile_sums(&t, &moek_tile_set_cpu_, 0, ROWS, plain);
+    worst = worst_of(plain, ROWS, 0, &l2);
+    CHECK(worst <= 1 && (c->kind == SUBNORMAL || l2 <= 1e-6), "panels, %s:%d T %d kind %d k %d offset %d zeros %d: "
+          "%.3f of the bound, relative L2 %.2e", t.p.d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros,
+          worst, l2);
+    if (worst > largest) largest = worst;
+    if (l2 > largest_l2) largest_l2 = l2;
+    for (i = 0; i < sizeof tile_sets / sizeof *tile_sets; i++)
+        for (rows = 1; rows <= ROWS && !moek_lacks_(tile_sets[i].arch); rows++)
+            for (first = 0; first + rows <= ROWS; first += rows) {
+                int other = 0;
+                tile_sums(&t, tile_sets[i].set, first, rows, made);
+                for (j = 0; j < N; j++)
+                    for (r = 0; r < rows; r++) other += memcmp(&made[j][r], &plain[j][first + r], sizeof(double)) != 0;
+                CHECK(!other, "panels, %s:%d T %d kind %d k %d offset %d zeros %d: %s, %d rows: %d have other bits",
+                      t.p.d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros, tile_sets[i].name, rows,
+                      other);
+            }
+    less.encode = two_digits_of_tile;
+    tile_sums(&t, &less, 0, ROWS, made);
+    worst_of(made, ROWS, 0, &l2);
+    if (c->kind <= OUTLIERS && c->k >= 1024 && t.p.d.f.x_bits == 16) seen_two++, failed_two += l2 > 1e-6;
+}
 /* All kinds of x, sizes, T, offsets and zero points, of a format with so many columns of a scale, where it leaves these
  * open. */
 static void format_with_columns(const moek_format *f, int block)
@@ -244,6 +339,8 @@ static void format_with_columns(const moek_format *f, int block)
                 c.offset = columns && i % 3 == 1 ? columns - 2 : 0;
                 c.zeros = f->zero && (i + c.kind) % 2;
                 sums(&c);
+                c.offset = columns > 32 ? i % 3 * 32 : 0;
+                if (c.k % 32 == 0) tiles(&c);
             }
 }
 int main(void)

@@ -113,26 +113,33 @@ MOEK_AVX2_INLINE uint32_t moek_top_avx2_(const float *x)               /* of 32 
     four = _mm_max_epu32(four, _mm_shuffle_epi32(four, 1));
     return (uint32_t)_mm_cvtsi128_si32(four);
 }
+/* 32 of x as q and t, which moek_q_ makes; the biased exponent of s. */
+MOEK_AVX2_INLINE uint32_t moek_split_avx2_(__m256i q[4], __m256i t[4], const float *x, uint32_t *top)
+{
+    const uint32_t most = moek_top_avx2_(x), power = moek_power_(most);
+    const __m256 inverse = _mm256_set1_ps(moek_float_((254 - power) << 23));
+    int i;
+    *top = most > *top ? most : *top;
+    for (i = 0; i < 4; i++) {
+        const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse);
+        q[i] = _mm256_cvtps_epi32(v);
+        t[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(v, _mm256_cvtepi32_ps(q[i])), _mm256_set1_ps(256.0f)));
+        q[i] = _mm256_sub_epi32(q[i], _mm256_cmpeq_epi32(t[i], _mm256_set1_epi32(128)));
+        t[i] = _mm256_srai_epi32(_mm256_slli_epi32(t[i], 24), 24);
+    }
+    return power;
+}
 MOEK_AVX2_FN uint32_t moek_encode_avx2_(moek_x_chunk_ *to, const float *x, int element, int zeros, uint32_t *top)
 {
     const int s8 = element == MOEK_ELEMENT_S8, offset = zeros ? 1 : element == MOEK_ELEMENT_U4B8 ? 8 : 12;
     uint32_t found = 0;
     int b, i;
     for (b = 0; b < (s8 ? 2 : 4); b++) {
-        const uint32_t most = moek_top_avx2_(x + 32 * b), power = moek_power_(most);
-        const __m256 inverse = _mm256_set1_ps(moek_float_((254 - power) << 23));
+        __m256i q[4], t[4];
+        const uint32_t power = moek_split_avx2_(q, t, x + 32 * b, top);
         const __m256 s = _mm256_set1_ps(moek_float_((power - (element == MOEK_ELEMENT_E2M1)) << 23));
-        __m256i q[4], t[4], words[2], thirds[2];
+        __m256i words[2], thirds[2];
         __m128i bytes[4];
-        *top = most > *top ? most : *top;
-        for (i = 0; i < 4; i++) {
-            const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + 32 * b + 8 * i), inverse);
-            q[i] = _mm256_cvtps_epi32(v);
-            t[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(v, _mm256_cvtepi32_ps(q[i])),
-                                                    _mm256_set1_ps(256.0f)));
-            q[i] = _mm256_sub_epi32(q[i], _mm256_cmpeq_epi32(t[i], _mm256_set1_epi32(128)));
-            t[i] = _mm256_srai_epi32(_mm256_slli_epi32(t[i], 24), 24);
-        }
         if (s8) {
             int8_t *const low = to->digit[0] + 32 * b, *const third = to->digit[1] + 32 * b;
             _mm256_storeu_si256((__m256i *)low, moek_words_avx2_(q, 0));
@@ -242,31 +249,34 @@ MOEK_AVX2_INLINE __m256 moek_half_avx2_(const __m256i codes[2], const moek_x_chu
     }
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(e), _mm256_set1_ps(0.00390625f), f);
 }
+/* 8 scales to f32. */
+MOEK_AVX2_INLINE __m256 moek_eight_e8m0_avx2_(const char *from)
+{
+    const __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
+    const __m256i nan = _mm256_cmpeq_epi32(b, _mm256_set1_epi32(255));
+    const __m256i f = _mm256_max_epi32(_mm256_slli_epi32(b, 23), _mm256_set1_epi32(0x00400000));
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(f, _mm256_set1_epi32(0x7fc00000), nan));
+}
+MOEK_AVX2_INLINE __m256 moek_eight_e4m3_avx2_(const char *from)        /* its bits are those of fp16, 2^8 too small */
+{
+    const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)from), most = _mm_set1_epi8(127);
+    const __m128i h = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80));
+    const __m256i nan = _mm256_cvtepi8_epi32(_mm_cmpeq_epi8(_mm_and_si128(b, most), most));
+    return _mm256_blendv_ps(_mm256_mul_ps(_mm256_cvtph_ps(h), _mm256_set1_ps(256.0f)),
+                            _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), _mm256_castsi256_ps(nan));
+}
 /* Scales of a run to f32; 8 more may be written. */
 MOEK_AVX2_INLINE void moek_run_scales_avx2_(float *to, const moek_w_run_ *w, const char *from, int n)
 {
-    const int e8m0 = w->scale_type == MOEK_SCALE_TYPE_E8M0;
     int i = 0;
     for (; w->scale_type == MOEK_SCALE_TYPE_T && i + 8 <= n; i += 8)
         _mm256_storeu_ps(to + i, moek_eight_t_avx2_((const uint16_t *)from + i, w->dtype));
     for (; w->scale_type == MOEK_SCALE_TYPE_F32 && i + 8 <= n; i += 8)
         _mm256_storeu_ps(to + i, _mm256_loadu_ps((const float *)from + i));
-    for (; (e8m0 || w->scale_type == MOEK_SCALE_TYPE_E4M3) && i + 8 <= n; i += 8) {
-        const __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)((const uint8_t *)from + i)));
-        const __m256i all = _mm256_cmpeq_epi32(e8m0 ? b : _mm256_and_si256(b, _mm256_set1_epi32(127)),
-                                               _mm256_set1_epi32(e8m0 ? 255 : 127));
-        __m256 f;
-        if (e8m0) {
-            f = _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(b, 23), _mm256_set1_epi32(0x00400000)));
-        } else {                                       /* the bits of fp16, 2^8 too small */
-            const __m256i h = _mm256_or_si256(_mm256_slli_epi32(_mm256_and_si256(b, _mm256_set1_epi32(127)), 7),
-                                              _mm256_slli_epi32(_mm256_and_si256(b, _mm256_set1_epi32(128)), 8));
-            const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(h, h), 0xd8);
-            f = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(packed)), _mm256_set1_ps(256.0f));
-        }
-        f = _mm256_blendv_ps(f, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), _mm256_castsi256_ps(all));
-        _mm256_storeu_ps(to + i, f);
-    }
+    for (; w->scale_type == MOEK_SCALE_TYPE_E8M0 && i + 8 <= n; i += 8)
+        _mm256_storeu_ps(to + i, moek_eight_e8m0_avx2_(from + i));
+    for (; w->scale_type == MOEK_SCALE_TYPE_E4M3 && i + 8 <= n; i += 8)
+        _mm256_storeu_ps(to + i, moek_eight_e4m3_avx2_(from + i));
     for (; i < n; i++) to[i] = moek_digits_scale_(from, (size_t)i, w->scale_type, w->dtype);
     _mm256_storeu_ps(to + n, _mm256_setzero_ps());
 }

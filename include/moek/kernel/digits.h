@@ -125,6 +125,15 @@ MOEK_CPU_FN uint32_t moek_power_(uint32_t top)         /* the biased exponent of
     const uint32_t e = (top + 0x010100) >> 23;
     return e < 16 ? 2 : e - 14;
 }
+/* v, which is x / s, as q and t. */
+MOEK_CPU_FN int moek_q_(float v, int *t)
+{
+    const int q = (int16_t)(moek_bits_(v + 12582912.0f) & 0xffff);
+    *t = (int16_t)(moek_bits_((v - (float)q) * 256.0f + 12582912.0f) & 0xffff);
+    if (*t != 128) return q;
+    *t = -128;
+    return q + 1;
+}
 MOEK_CPU_FN uint32_t moek_encode_plain_(moek_x_chunk_ *to, const float *x, int element, int zeros, uint32_t *top)
 {
     const int each = moek_lane_columns_(element), columns = each * MOEK_LANES;
@@ -139,10 +148,8 @@ MOEK_CPU_FN uint32_t moek_encode_plain_(moek_x_chunk_ *to, const float *x, int e
         for (i = b; i < b + 32; i++) {
             const int lane = i / each, at = each == 8 ? i / 2 + i % 2 * MOEK_CHUNK : i;
             const float v = x[i] * inverse;
-            int q = (int16_t)(moek_bits_(v + 12582912.0f) & 0xffff), t, low;
-            t = (int16_t)(moek_bits_((v - (float)q) * 256.0f + 12582912.0f) & 0xffff);
-            if (t == 128) q++, t = -128;
-            low = (int8_t)(q & 255);
+            int t;
+            const int q = moek_q_(v, &t), low = (int8_t)(q & 255);
             to->digit[0][at] = (int8_t)low; to->digit[1][at] = (int8_t)((q - low) / 256);
             to->digit[2][at] = (int8_t)t;
             to->less[0][lane] += offset * q; to->less[1][lane] += offset * t;
