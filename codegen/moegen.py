@@ -432,7 +432,7 @@ def initializer(model, fields):
     """The lines of a moek_config in braces, positional: the same in C99 and in C++11."""
     def value(key):
         if key == "parallel":                          # a struct
-            return "{ 0, 0 }"
+            return "{ 0, 0, 0 }"
         v = model.get(key, 0)
         if isinstance(v, str):
             return "MOEK_" + {"routing": "ROUTE_", "group_score": "GROUP_SCORE_", "up_layout": "UP_"}.get(key, "") \

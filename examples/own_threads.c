@@ -129,7 +129,7 @@ int main(int argc, char **argv)
 
     open_threads(&pool, n);
     for (i = 0; i < 2; i++) {                          /* OpenMP, if that is compiled in, or this thread; then these */
-        if (i) { args.parallel.run = run; args.parallel.pool = &pool; }
+        if (i) { args.parallel.run = run; args.parallel.pool = &pool; args.parallel.threads = n + 1; }
         example_must(moek_run(&plan, &args, NULL) == MOEK_OK, "run", why);
         example_get(-1, y[i], args.y, sizeof y[i]);
     }

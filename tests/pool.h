@@ -81,6 +81,7 @@ static inline moek_parallel pool_parallel(pool *p)
     moek_parallel parallel;
     parallel.run = pool_run;
     parallel.pool = p;
+    parallel.threads = p->threads * p->threads;        /* 0: not known; up to 49: tasks are cut otherwise */
     return parallel;
 }
 #endif

@@ -17,6 +17,7 @@ typedef void (*moek_task_fn)(const void *data, long long i);
 typedef struct moek_parallel {
     void (*run)(void *pool, long long tasks, moek_task_fn task, const void *data);
     void *pool;                                       /* handed to run; may be NULL */
+    int threads;                                      /* that it has, by which tasks are cut; 0: not known */
 } moek_parallel;
 
 #include "../../generated/moek_enums.h"               /* MOEK_BF16, MOEK_SILU, ...: numbers from kernels.toml */

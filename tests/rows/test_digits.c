@@ -340,7 +340,7 @@ static void format_with_columns(const moek_format *f, int block)
                 c.zeros = f->zero && (i + c.kind) % 2;
                 sums(&c);
                 c.offset = columns > 32 ? i % 3 * 32 : 0;
-                if (c.k % 32 == 0) tiles(&c);
+                if (c.k % 32 == 0 && !f->only_blocks) tiles(&c);
             }
 }
 int main(void)

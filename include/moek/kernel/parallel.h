@@ -5,6 +5,7 @@
 #include "linkage.h"
 
 #if defined(_OPENMP)
+#include <omp.h>
 #define MOEK_PARALLEL_FOR_ _Pragma("omp parallel for schedule(dynamic)")
 #else
 #define MOEK_PARALLEL_FOR_
@@ -29,12 +30,33 @@ static MOEK_UNUSED void moek_parallel_for_(moek_stream stream, long long tasks, 
     for (i = 0; i < tasks; i++) task(data, i);
 }
 
+/* So many tasks keep the threads busy: two a thread.  More and smaller ones cost more than they win (docs/notes/cpu.md:
+ * tasks-by-threads). */
+static MOEK_UNUSED int moek_tasks_wanted_(moek_stream stream)
+{
+    const moek_parallel *const p = (const moek_parallel *)(const void *)stream;
+    enum { NOT_KNOWN = 16 };
+    int threads = 1;
+#if defined(_OPENMP)
+    threads = omp_get_max_threads();
+#endif
+    if (p) threads = p->threads > 0 ? p->threads : (int)NOT_KNOWN;
+    return 2 * (threads < 1024 ? threads : 1024);
+}
+
 /* A task of up or down: columns j0 on of expert e, rows first to end - 1 of the work, all that the expert has: so its
  * weights come from memory once.  first == end: none. */
 typedef struct moek_gemm_task_ { int e, first, end, j0, columns; } moek_gemm_task_;
 static MOEK_UNUSED long long moek_gemm_tasks_(const moek_gemm_args *a, int columns)
 {
     return (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * ((a->n + columns - 1) / columns);
+}
+/* Columns of a task: `columns`, halved while that gives too few tasks, and at least `min`. */
+static MOEK_UNUSED int moek_gemm_columns_(const moek_gemm_args *a, moek_stream stream, int columns, int min)
+{
+    const int wanted = moek_tasks_wanted_(stream);
+    while (columns / 2 >= min && moek_gemm_tasks_(a, columns) < wanted) columns /= 2;
+    return columns;
 }
 static MOEK_UNUSED moek_gemm_task_ moek_gemm_task_of_(const moek_gemm_args *a, int columns, long long task)
 {
