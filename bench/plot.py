@@ -65,6 +65,49 @@ def legend(names):
         x += long
 
 
+def head(title, subtitles, height):
+    """How an SVG begins."""
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"\n'
+           'font-family="-apple-system, Segoe UI, Helvetica, Arial, sans-serif">',
+           f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="white" stroke="{GRID}"/>',
+           text(16, 26, title, 15, weight="bold")]
+    return out + [text(16, 45 + 16 * i, subtitle, 12, color=QUIET) for i, subtitle in enumerate(subtitles)]
+
+
+def bars(title, subtitles, names, panels):
+    """An SVG of bars side by side.  names: of bars, at most as many as there are colors; panels: [(title, unit,
+    [(label, {name: figure}, figure of the mark or None)])], all with the same labels."""
+    colors = dict(zip(names, COLORS))
+    left, each, group = 86, 8, 8 * len(names) + 10     # pixels: of labels, of a bar, of a label's bars
+    width = (WIDTH - left - RIGHT - (len(panels) - 1) * GAP) / len(panels)
+    lines = list(legend(list(names)))
+    top = lines[-1][1] + 12 + TITLE
+    low = top + group * len(panels[0][2])
+    out = head(title, subtitles, low + BOTTOM - 14)
+    for x, y, name in lines:
+        out += [line([(x, y - 4), (x + 20, y - 4)], colors[name], 6), text(x + 25, y, name)]
+    for i, (name, unit, rows) in enumerate(panels):
+        x0 = left + i * (width + GAP)
+        most = max(max(list(of.values()) + [mark or 0]) for _, of, mark in rows) * 1.04
+        step = next(n for n in (5, 10, 20, 50, 100, 200) if most / n <= 5)
+        out.append(text(x0, top - 9, f"{name}, {unit}", 13, weight="bold"))
+        for n in range(0, int(most) + 1, step):
+            x = x0 + n / most * width
+            out += [line([(x, top), (x, low)], GRID, 1), text(x, low + 16, n, 11, "middle", QUIET)]
+        for j, (label, of, mark) in enumerate(rows):
+            y0 = top + j * group + 5
+            if not i:
+                out.append(text(left - 6, y0 + each * len(names) / 2 + 4, label, 11, "end"))
+            for k, n in enumerate(names):
+                if n in of:
+                    out.append(f'<rect x="{x0:.1f}" y="{y0 + k * each:.1f}" width="{of[n] / most * width:.1f}" '
+                               f'height="{each - 1}" fill="{colors[n]}"/>')
+            if mark:
+                x = x0 + mark / most * width
+                out.append(line([(x, y0 - 2), (x, y0 + each * len(names) + 1)], MEAN, 2))
+    return "\n".join(out) + "\n</svg>\n"
+
+
 def picture(title, subtitles, shapes, panels, columns):
     """An SVG.  shapes: at most as many as there are colors; panels: [(title, curves)], all on one scale."""
     colors = dict(zip(shapes, COLORS))
@@ -75,11 +118,7 @@ def picture(title, subtitles, shapes, panels, columns):
     lines = list(legend(["geometric mean of the shapes timed"] + list(shapes)))
     top = lines[-1][1] + 12
     height = top + rows * (TITLE + PANEL + BOTTOM)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"\n'
-           'font-family="-apple-system, Segoe UI, Helvetica, Arial, sans-serif">',
-           f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="white" stroke="{GRID}"/>',
-           text(16, 26, title, 15, weight="bold")]
-    out += [text(16, 45 + 16 * i, subtitle, 12, color=QUIET) for i, subtitle in enumerate(subtitles)]
+    out = head(title, subtitles, height)
     for x, y, name in lines:
         out += [line([(x, y - 4), (x + 20, y - 4)], colors.get(name, MEAN), 1.8 if name in colors else 3),
                 text(x + 25, y, name)]

@@ -115,7 +115,36 @@ def picture_humming():
                         [(f"{q}: activations in {x_of(q)}", curves) for q, curves in of.items()], 3)
 
 
-PICTURES = {"h200-beside-others.svg": picture_others, "h200-beside-humming.svg": picture_humming}
+CPU_FORMATS = ("int4_a16", "mxfp4_a16", "nvfp4_a16", "int8_a16", "int8_a8", "bf16", "fp16")
+CPU_BARS = {"moek": "moek, weights as they come", "panels": "moek, weights in panels", "ggml": "ggml",
+            "ik": "ik_llama.cpp"}
+
+
+def cpu_others():
+    """{(quant, tokens): {library: (GB/s of weights, GFLOPS)}} of one thread."""
+    of = {}
+    for r in rows_of("zen5-cpu-others.tsv"):
+        of.setdefault((r["quant"], int(r["tokens"])), {})[r["library"]] = float(r["gb_s"]), float(r["gflops"])
+    return of
+
+
+def picture_cpu():
+    """GB/s of weights with few tokens, GFLOPS with many."""
+    of = cpu_others()
+    panels = []
+    for tokens in (1, 4, 512):
+        few = tokens < 512
+        rows = [(q, {name: of[q, tokens][k][not few] for k, name in CPU_BARS.items()},
+                 of[q, tokens]["reads"][0] if few else None) for q in CPU_FORMATS]
+        panels.append((f"{tokens} token{'s' if tokens > 1 else ''}", "GB/s of weights" if few else "GFLOPS", rows))
+    return plot.bars("moek beside ggml and ik_llama.cpp: one MoE layer on one core of an AMD EPYC (Zen 5)",
+                     ["Qwen3-30B-A3B, CPU time, the fastest of interleaved runs, November 2026. Black: plain reads.",
+                      "Theirs: q4_0, mxfp4, q4_K, q8_0, q8_0, bf16, f16, repacked where they can; x in 8 bits but for "
+                      "16-bit weights."], list(CPU_BARS.values()), panels)
+
+
+PICTURES = {"zen5-cpu-beside-others.svg": picture_cpu, "h200-beside-others.svg": picture_others,
+            "h200-beside-humming.svg": picture_humming}
 
 
 def table_others():
@@ -265,6 +294,33 @@ def times(of):
     return f"{min(of):.1f} to {max(of):.1f} times"
 
 
+def cpu_headline():
+    of = cpu_others()
+    def share(k, quants, tokens, base):
+        got = [max(of[q, t][n][k] for n in ("moek", "panels", "native")) / base(of[q, t], k)
+               for q in quants for t in tokens]
+        return f"{min(got):.2f} to {max(got):.2f}"
+    reads, best = lambda cell, k: cell["reads"][k], lambda cell, k: max(cell["ggml"][k], cell["ik"][k])
+    return (f"**behind the best library**: one core of a Zen 5 reads {share(0, CPU_FORMATS[:3], (1, 4), reads)} of "
+            f"what memory gives with weights of 4 bits, {share(0, CPU_FORMATS[3:], (1, 4), reads)} with 8 and 16; "
+            f"{share(0, CPU_FORMATS, (1, 4), best)} times as fast as the better of ggml and ik_llama.cpp up to 4 "
+            f"tokens, {share(1, CPU_FORMATS, (512,), best)} times at 512")
+
+
+def table_cpu_others():
+    of, rows = cpu_others(), []
+    for quant in CPU_FORMATS:
+        for tokens in (1, 4, 512):
+            cell, k = of[quant, tokens], tokens == 512
+            best = max(cell["ggml"][k], cell["ik"][k])
+            rows.append([f"`{quant}`", str(tokens)] +
+                        ["-" if k and name == "reads" else f"{cell[name][k]:.{0 if k else 1}f}"
+                         for name in ("moek", "panels", "native", "ggml", "ik", "reads")] +
+                        [f"{max(cell['moek'][k], cell['panels'][k], cell['native'][k]) / best:.2f}"])
+    return table(["format", "tokens", "as they come", "panels", "`-march=native`", "ggml", "ik", "plain reads",
+                  "our best over theirs"], rows)
+
+
 def table_first():
     """The first page of docs/numbers.md: what is fast, what is slow."""
     plain, tiled, beside = layers("h200-sm90.tsv"), layers("h200-sm90-tiled.tsv"), dict(against())
@@ -308,8 +364,7 @@ def table_first():
         ["Ampere's kernels (`mma.sync`)",
          f"timed on an H200 only: {times(few)} as long as Hopper's up to 128 tokens, {times(many)} from 512 on; "
          "`nvfp4_a4` was not timed on a GPU"],
-        ["CPUs", "2 cores of a Zen 4: `bf16` reads weights at 33 GB/s (memory gives 42 to 50), 8 bits at 15 to 24, "
-         "4 bits at 14 to 18, bound by instructions"],
+        ["CPUs", cpu_headline()],
         ["other pages", "[exchange between GPUs](expert-parallelism.md); [Hugging Face transformers]"
          f"(../clients/transformers/README.md#timings): {times(gains)} as fast as their best experts"]])
 
