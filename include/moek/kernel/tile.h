@@ -17,8 +17,7 @@ enum {
     MOEK_TILE_ROWS = 4,                                /* of x at a time */
     MOEK_TILE_RUNS = 4,                                /* what a task has room for: rows of x, times runs of each */
     MOEK_TILE_THIRDS = 48,                             /* fours of columns in the list of a run; more: dense */
-    MOEK_TILE_STRIPS = 4, MOEK_TILE_TASKS = 48,        /* the most of a task, which share x; where so
-                                                          many tasks are left */
+    MOEK_TILE_STRIPS = 4,                              /* the most of a task, which share x */
     MOEK_TILE_SUMS = MOEK_TILE_ROWS * (int)MOEK_STRIP, /* of a strip */
     MOEK_TILE_AHEAD = 4096, MOEK_TILE_AHEAD_SCALES = 512               /* bytes that are asked for early */
 };
@@ -398,8 +397,7 @@ static MOEK_UNUSED moek_status moek_tile_launch_(const void *args, moek_stream s
     moek_gemm_more_args found;
     moek_tiles_ t = moek_tiles_of_(args, &found, set, op, quant, columns);
     const int strip = MOEK_STRIP / t.p.d.halves;
-    t.columns = MOEK_TILE_STRIPS * strip;
-    while (t.columns > strip && moek_gemm_tasks_(t.p.d.a, t.columns) < MOEK_TILE_TASKS) t.columns /= 2;
+    t.columns = moek_gemm_columns_(t.p.d.a, stream, MOEK_TILE_STRIPS * strip, strip);
     moek_parallel_for_(stream, moek_gemm_tasks_(t.p.d.a, t.columns), moek_tile_task_, &t);
     return MOEK_OK;
 }
