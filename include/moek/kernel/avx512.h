@@ -22,6 +22,12 @@ MOEK_AVX512_INLINE void moek_codes_avx512_(__m512i to[2], __m512i codes, int ele
     to[0] = _mm512_shuffle_epi8(e2m1, to[0]);
     to[1] = _mm512_shuffle_epi8(e2m1, to[1]);
 }
+/* 64 bytes that two stores have just written: a load of both would wait for them. */
+MOEK_AVX512_INLINE __m512i moek_both_avx512_(const uint8_t *at)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)at)),
+                              _mm256_loadu_si256((const __m256i *)at + 1), 1);
+}
 /* sum + codes times a digit (s8: words). */
 MOEK_AVX512_INLINE __m512i moek_sums_of_avx512_(__m512i sum, const __m512i codes[2], const int8_t *digit, int element)
 {
@@ -84,7 +90,7 @@ MOEK_AVX512_INLINE void moek_dot_row_avx512_(double *sum, const moek_w_run_ *w, 
         if (kind & MOEK_DOTS_ZERO)
             zero = _mm512_permutexvar_epi32(from, _mm512_castsi256_si512(
                 _mm256_loadu_si256((const __m256i *)(zero_of + (step * c & ~7)))));
-        moek_codes_avx512_(codes, _mm512_loadu_si512(at), element);
+        moek_codes_avx512_(codes, kind & MOEK_DOTS_BLOCKS ? moek_both_avx512_(at) : _mm512_loadu_si512(at), element);
         lanes[0] = moek_add_chunk_avx512_(lanes[0], codes, x0 + c, of_w, zero, element, kind);
         if (rows > 1) lanes[1] = moek_add_chunk_avx512_(lanes[1], codes, x1 + c, of_w, zero, element, kind);
         if (rows > 2) lanes[2] = moek_add_chunk_avx512_(lanes[2], codes, x2 + c, of_w, zero, element, kind);

@@ -278,6 +278,7 @@ MOEK_CPU_FN moek_tile_w_ moek_tile_w_of_(const moek_tiles_ *t, int e, int j, int
     const moek_digits_ *const d = &t->p.d;
     const moek_scale_shape *const ws = &d->f.w_scale;
     const moek_panel_at_ at = moek_panel_at_of_(&t->p, e, j, of);
+    const int group = ws->columns ? ws->columns : 1 << 30;       /* of a scale */
     moek_tile_w_ w;
     int r;
     memset(&w, 0, sizeof w);
@@ -285,7 +286,8 @@ MOEK_CPU_FN moek_tile_w_ moek_tile_w_of_(const moek_tiles_ *t, int e, int j, int
     w.element = d->f.w; w.scale_type = at.scale ? ws->type : MOEK_SCALE_TYPE_NONE; w.dtype = d->a->dtype;
     w.scale_bytes = moek_digits_scale_bits_(&d->f) / 8;
     w.exact = t->exact;
-    for (w.log = 4; 1 << w.log < (ws->columns ? ws->columns : 1 << 30); w.log++) {}
+    w.log = 4;
+    while (group > 1 << w.log) w.log++;
     if (!at.zero_step) return w;
     for (r = 0; r < 8; r++) {                          /* of whole rows: as they come */
         const uint8_t *const zero = at.zero + (size_t)r * at.zero_step;
