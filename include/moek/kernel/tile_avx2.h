@@ -191,11 +191,7 @@ MOEK_AVX2_INLINE __m256i moek_tile_zeros_avx2_(const uint8_t *from, int h)
 #define MOEK_V_FENCE __asm__ volatile("" ::: "memory")
 #define MOEK_V_(x) moek_tile_##x##_avx2_
 #define MOEK_V_FN MOEK_AVX2_FN
-#ifdef __OPTIMIZE__                                     /* else all kinds of loops stay in each function */
 #define MOEK_V_INLINE MOEK_AVX2_INLINE
-#else
-#define MOEK_V_INLINE MOEK_AVX2_FN
-#endif
 #include "tile_body.h"
 #undef MOEK_VF
 #undef MOEK_VI

@@ -114,11 +114,7 @@ MOEK_AVX512_INLINE __m512i moek_tile_zeros_avx512_(const uint8_t *from, int h)
 #define MOEK_V_FENCE (void)0
 #define MOEK_V_(x) moek_tile_##x##_avx512_
 #define MOEK_V_FN MOEK_AVX512_FN
-#ifdef __OPTIMIZE__                                     /* else all kinds of loops stay in each function */
 #define MOEK_V_INLINE MOEK_AVX512_INLINE
-#else
-#define MOEK_V_INLINE MOEK_AVX512_FN
-#endif
 #include "tile_body.h"
 #undef MOEK_VF
 #undef MOEK_VI
