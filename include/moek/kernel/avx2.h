@@ -46,6 +46,41 @@ MOEK_AVX2_FN void moek_dots_fp16_avx2_(float (*lanes)[MOEK_LANES], const void *f
             moek_dot_exact_avx2_(lanes[r], piece, a.x + (size_t)r * a.x_row + (size_t)n * MOEK_PIECE);
     }
 }
+/* The same of bf16, which registers hold: the even columns of 64 words, then the odd ones. */
+MOEK_AVX2_INLINE void moek_dot_bf16_avx2_(float *lanes, const __m256i *words, const float *x)
+{
+    const __m256i odd = _mm256_set1_epi32((int)0xffff0000u);
+    __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
+#define MOEK_EVEN_(i) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(words + (i)), 16)), \
+    _mm256_loadu_ps(x + 8 * (i))
+#define MOEK_ODD_(i) _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(words + (i)), odd)), \
+    _mm256_loadu_ps(x + MOEK_PIECE / 2 + 8 * (i))
+    low = _mm256_fmadd_ps(MOEK_EVEN_(0), low); high = _mm256_fmadd_ps(MOEK_EVEN_(1), high);
+    low = _mm256_fmadd_ps(MOEK_EVEN_(2), low); high = _mm256_fmadd_ps(MOEK_EVEN_(3), high);
+    low = _mm256_fmadd_ps(MOEK_EVEN_(4), low); high = _mm256_fmadd_ps(MOEK_EVEN_(5), high);
+    low = _mm256_fmadd_ps(MOEK_EVEN_(6), low); high = _mm256_fmadd_ps(MOEK_EVEN_(7), high);
+    low = _mm256_fmadd_ps(MOEK_ODD_(0), low);  high = _mm256_fmadd_ps(MOEK_ODD_(1), high);
+    low = _mm256_fmadd_ps(MOEK_ODD_(2), low);  high = _mm256_fmadd_ps(MOEK_ODD_(3), high);
+    low = _mm256_fmadd_ps(MOEK_ODD_(4), low);  high = _mm256_fmadd_ps(MOEK_ODD_(5), high);
+    low = _mm256_fmadd_ps(MOEK_ODD_(6), low);  high = _mm256_fmadd_ps(MOEK_ODD_(7), high);
+#undef MOEK_EVEN_
+#undef MOEK_ODD_
+    _mm256_storeu_ps(lanes, _mm256_add_ps(_mm256_loadu_ps(lanes), low));
+    _mm256_storeu_ps(lanes + 8, _mm256_add_ps(_mm256_loadu_ps(lanes + 8), high));
+}
+MOEK_AVX2_FN void moek_dots_bf16_avx2_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns,
+                                       moek_dots_ a)
+{
+    int n, r, i;
+    (void)columns;
+    for (n = 0; n < pieces; n++) {
+        const char *const at = (const char *)from + (size_t)n * (2 * MOEK_PIECE);
+        for (i = 0; i < 2 * MOEK_PIECE; i += 64) MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD + i);
+        for (r = 0; r < a.rows; r++)
+            moek_dot_bf16_avx2_(lanes[r], (const __m256i *)(const void *)at,
+                                a.x + (size_t)r * a.x_row + (size_t)n * MOEK_PIECE);
+    }
+}
 /* ---- products of integers (digits.h) ----------------------------------------------------------------------------- */
 
 /* T to f32. */
