@@ -441,7 +441,7 @@ static void *send_in_thread(void *p) { begin((side *)p, moek_prepare_send); retu
 static void hold(half what)
 {
 #ifdef MOEK_EMU
-    moek_emu_hold = waits(what) && !moved ? "moek_ep_send" : NULL;
+    moek_emu_hold = waits(what) && !moved ? "moek_ep_dispatch_send" : NULL;
 #else
     (void)what;
 #endif
