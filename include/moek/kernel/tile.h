@@ -149,6 +149,7 @@ MOEK_CPU_FN float moek_tile_dot_plain_(float sum, const moek_tile_w_ *w, const m
             for (i = h; i < h + each; i++) {
                 low += moek_tile_half_(w, codes, i, x->digit[0] + 32 * b) - zero * x->less[0][3 * b + i];
                 high += moek_tile_half_(w, codes, i, x->digit[1] + 32 * b);
+                if (!x->dense) continue;               /* third digits are a list, and nothing is written there */
                 third += moek_tile_half_(w, codes, i, x->digit[2] + 32 * b) - zero * x->less[1][3 * b + i];
             }
             f = (float)(256 * high + low);
