@@ -86,7 +86,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -202,7 +203,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -337,7 +339,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_dot_(lanes[r], piece, x + r * stretch + i, scale);
                     }
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -496,7 +499,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_dot_groups_(lanes[r], piece, x + r * stretch + i, w_scale + i / PIECE * GROUPS,
                                          x_scale + (r * stretch + i) / PIECE * GROUPS, 4, 32);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -617,7 +621,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 256.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -741,7 +746,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 256.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -883,7 +889,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_dot_(lanes[r], piece, x + r * stretch + i, scale);
                     }
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1044,7 +1051,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 32, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1224,7 +1232,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 32, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1385,7 +1394,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 16, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1552,7 +1562,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 16, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1723,7 +1734,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 16, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1890,7 +1902,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 128, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2000,7 +2013,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_s8_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2125,7 +2139,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_s8_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2307,7 +2322,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 32, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2487,7 +2503,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 64, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2662,7 +2679,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 128, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2810,7 +2828,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 128, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2943,7 +2962,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3072,7 +3092,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3201,7 +3222,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3330,7 +3352,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3459,7 +3482,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3588,7 +3612,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3717,7 +3742,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3846,7 +3872,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3975,7 +4002,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -4104,7 +4132,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -4233,7 +4262,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -4362,7 +4392,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }

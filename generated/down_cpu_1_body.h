@@ -57,7 +57,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_W_(piece)(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }

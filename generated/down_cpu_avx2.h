@@ -72,7 +72,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_bf16_avx2_(lanes, next, r, 128, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -191,7 +192,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_fp16_avx2_(lanes, next, r, 128, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -244,5 +246,838 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_W_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 2, moek_down_fp8t_h0_on_avx2_m8)
+#define MOEK_NAME_ moek_down_fp8t_h0_on_avx2_m8
+#define MOEK_K_(x) moek_down_fp8t_h0_on_avx2_m8_##x##_
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    (void)a;
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
+    const int all = a->k;
+    const moek_gate_up *const h = &a->gate_up;
+    float x[X], lanes[M][MOEK_LANES];
+    moek_dots_ dots;
+    uint8_t tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    memset(&dots, 0, sizeof dots);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in);
+                moek_piece_e4m3_(x + r * stretch + i, next);
+            }
+            /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
+            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= 65536.0f;
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
+                    /* Whole pieces side by side; else one, of which some is missing. */
+                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i;
+                    const int whole = (end - i) / PIECE;
+                    const void *const next = whole ? w + k :
+                        moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
+                    dots.x = x + i;
+                    r = whole ? whole : 1;
+                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                }
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) {
+            const float scale = ((const float *)a->a_scale)[0] *
+                                ((const float *)a->gate_up.scale[of])[e];
+            sum[s][r] = sum[s][r] * scale + bias;
+        }
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        for (s = 0; s < sums; s++) out[s] = moek_to_t_(sum[s][r], a->dtype);
+    }
+}
+
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    moek_gemm_args found;
+    if (!args) return moek_lacks_(2) ? MOEK_E_ARCH : MOEK_OK;
+    found = *(const moek_gemm_args *)args;
+    moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 2, moek_down_fp8c_h0_on_avx2_m8)
+#define MOEK_NAME_ moek_down_fp8c_h0_on_avx2_m8
+#define MOEK_K_(x) moek_down_fp8c_h0_on_avx2_m8_##x##_
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    (void)a;
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
+    const int all = a->k;
+    const moek_gate_up *const h = &a->gate_up;
+    float x[X], lanes[M][MOEK_LANES];
+    moek_dots_ dots;
+    uint8_t tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    memset(&dots, 0, sizeof dots);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in);
+                moek_piece_e4m3_(x + r * stretch + i, next);
+            }
+            /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
+            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= 65536.0f;
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
+                    /* Whole pieces side by side; else one, of which some is missing. */
+                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i;
+                    const int whole = (end - i) / PIECE;
+                    const void *const next = whole ? w + k :
+                        moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
+                    dots.x = x + i;
+                    r = whole ? whole : 1;
+                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                }
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) {
+            const float scale = ((const float *)a->a_scale)[MOEK_K_(from)(a, p0 + r)] *
+                                ((const float *)a->gate_up.scale[of])[w_row];
+            sum[s][r] = sum[s][r] * scale + bias;
+        }
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        for (s = 0; s < sums; s++) out[s] = moek_to_t_(sum[s][r], a->dtype);
+    }
+}
+
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    moek_gemm_args found;
+    if (!args) return moek_lacks_(2) ? MOEK_E_ARCH : MOEK_OK;
+    found = *(const moek_gemm_args *)args;
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 2, moek_down_fp8b128_h0_on_avx2_m8)
+#define MOEK_NAME_ moek_down_fp8b128_h0_on_avx2_m8
+#define MOEK_K_(x) moek_down_fp8b128_h0_on_avx2_m8_##x##_
+
+/* Those of 128 of k from k on that are there, and zeros behind them. */
+static MOEK_UNUSED const void *MOEK_K_(group)(void *tail, const void *row, int k, int last)
+{
+    const int begin = k < 0 ? 0 : k, end = last - k < MOEK_PIECE ? last : k + MOEK_PIECE;
+    return moek_padded_(tail, MOEK_PIECE * 8 / 8, (const char *)row + (size_t)begin * 8 / 8,
+                        (size_t)(end - begin) * 8 / 8);
+}
+
+/* Scales of a row, of w or of x: of `groups` groups from column k on; behind the last 0. */
+static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const float *row,
+                                          int k, int all, int groups, int dtype)
+{
+    const int left = (all - k + 127) / 128, there = left < groups ? left : groups;
+    int g;
+    memcpy(to, row + k / 128, (size_t)there * sizeof *to);
+    for (g = there; g < groups; g++) to[g] = 0;
+    (void)dtype;
+}
+static MOEK_UNUSED void MOEK_K_(x_scales)(float *to, const float *row,
+                                          int k, int all, int groups, int dtype)
+{
+    const int left = (all - k + 127) / 128, there = left < groups ? left : groups;
+    int g;
+    memcpy(to, row + k / 128, (size_t)there * sizeof *to);
+    for (g = there; g < groups; g++) to[g] = 0;
+    (void)dtype;
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    (void)a;
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint8_t);
+    const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
+    const size_t w_blocks = ((size_t)all + 127) / 128;
+    const size_t x_blocks = ((size_t)all + 127) / 128;
+    const moek_gate_up *const h = &a->gate_up;
+    float x[X], lanes[M][MOEK_LANES];
+    enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
+    float w_scale[X / PIECE * GROUPS + MORE];
+    float x_scale[X / PIECE * GROUPS + MORE];
+    moek_dots_ dots;
+    uint8_t tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    memset(&dots, 0, sizeof dots);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint8_t *in = (const uint8_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = MOEK_K_(group)(tail, in, k0 + i - offset, a->k);
+                moek_piece_e4m3_(x + r * stretch + i, next);
+            }
+            MOEK_K_(x_scales)(x_scale + r * stretch / PIECE * GROUPS,
+                (const float *)a->a_scale + from[r] * x_blocks,
+                k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
+            /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
+            for (i = 0; i < (n + PIECE - 1) / PIECE * PIECE; i++) x[r * stretch + i] *= 65536.0f;
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
+            const float *const w_scales = (const float *)h->scale[of] +
+                ((size_t)e * h->scale_rows +
+                 (h->shift[of] + w_row) / 128) * w_blocks;
+            MOEK_K_(w_scales)(w_scale, w_scales, k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
+                    /* Whole pieces side by side; else one, of which some is missing. */
+                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i - offset;
+                    const int whole = k < 0 ? 0 : (end - i) / PIECE;
+                    const void *const next = whole ? w + k :
+                        MOEK_K_(group)(tail, w, k0 + i - offset, a->k);
+                    dots.scale = w_scale + i / PIECE * GROUPS;
+                    dots.x_scale = x_scale + i / PIECE * GROUPS;
+                    dots.x = x + i;
+                    r = whole ? whole : 1;
+                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                }
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        for (s = 0; s < sums; s++) out[s] = moek_to_t_(sum[s][r], a->dtype);
+    }
+}
+
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    moek_gemm_args found;
+    if (!args) return moek_lacks_(2) ? MOEK_E_ARCH : MOEK_OK;
+    found = *(const moek_gemm_args *)args;
+    moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 2, moek_down_fp8t_a16_h0_on_avx2_m8)
+#define MOEK_NAME_ moek_down_fp8t_a16_h0_on_avx2_m8
+#define MOEK_K_(x) moek_down_fp8t_a16_h0_on_avx2_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    float own[MOEK_PIECE];
+    if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_(own, from);
+    else moek_piece_bf16_(own, from);
+    moek_order_(to, own, 2, 4);
+    (void)dtype;
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    (void)a;
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_gate_up *const h = &a->gate_up;
+    float x[X], lanes[M][MOEK_LANES];
+    moek_dots_ dots;
+    uint8_t tail[PIECE];
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    memset(&dots, 0, sizeof dots);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
+                    /* Whole pieces side by side; else one, of which some is missing. */
+                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i;
+                    const int whole = (end - i) / PIECE;
+                    const void *const next = whole ? w + k :
+                        moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
+                    dots.x = x + i;
+                    r = whole ? whole : 1;
+                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                }
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]) * 256.0f;
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) {
+            const float scale = ((const float *)a->gate_up.scale[of])[e];
+            sum[s][r] = sum[s][r] * scale + bias;
+        }
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        for (s = 0; s < sums; s++) out[s] = moek_to_t_(sum[s][r], a->dtype);
+    }
+}
+
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    moek_gemm_args found;
+    if (!args) return moek_lacks_(2) ? MOEK_E_ARCH : MOEK_OK;
+    found = *(const moek_gemm_args *)args;
+    moek_find_gate_up_of_(&found, 8, 32, 0, 0, 0);
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 2, moek_down_fp8c_a16_h0_on_avx2_m8)
+#define MOEK_NAME_ moek_down_fp8c_a16_h0_on_avx2_m8
+#define MOEK_K_(x) moek_down_fp8c_a16_h0_on_avx2_m8_##x##_
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    float own[MOEK_PIECE];
+    if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_(own, from);
+    else moek_piece_bf16_(own, from);
+    moek_order_(to, own, 2, 4);
+    (void)dtype;
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    (void)a;
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int all = a->k;
+    const moek_gate_up *const h = &a->gate_up;
+    float x[X], lanes[M][MOEK_LANES];
+    moek_dots_ dots;
+    uint8_t tail[PIECE];
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    memset(&dots, 0, sizeof dots);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = moek_padded_(x_tail, sizeof x_tail, in + k0 + i, (n - i) * sizeof *in);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
+                    /* Whole pieces side by side; else one, of which some is missing. */
+                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i;
+                    const int whole = (end - i) / PIECE;
+                    const void *const next = whole ? w + k :
+                        moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
+                    dots.x = x + i;
+                    r = whole ? whole : 1;
+                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                }
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]) * 256.0f;
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) {
+            const float scale = ((const float *)a->gate_up.scale[of])[w_row];
+            sum[s][r] = sum[s][r] * scale + bias;
+        }
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        for (s = 0; s < sums; s++) out[s] = moek_to_t_(sum[s][r], a->dtype);
+    }
+}
+
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    moek_gemm_args found;
+    if (!args) return moek_lacks_(2) ? MOEK_E_ARCH : MOEK_OK;
+    found = *(const moek_gemm_args *)args;
+    moek_find_gate_up_of_(&found, 8, 32, 1, 0, 0);
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 2, moek_down_fp8b128_a16_h0_on_avx2_m8)
+#define MOEK_NAME_ moek_down_fp8b128_a16_h0_on_avx2_m8
+#define MOEK_K_(x) moek_down_fp8b128_a16_h0_on_avx2_m8_##x##_
+
+/* Those of 128 of k from k on that are there, and zeros behind them. */
+static MOEK_UNUSED const void *MOEK_K_(group)(void *tail, const void *row, int k, int last, int bits)
+{
+    const int begin = k < 0 ? 0 : k, end = last - k < MOEK_PIECE ? last : k + MOEK_PIECE;
+    return moek_padded_(tail, MOEK_PIECE * bits / 8, (const char *)row + (size_t)begin * bits / 8,
+                        (size_t)(end - begin) * bits / 8);
+}
+
+/* A piece of x, in the order of one of w. */
+static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
+{
+    float own[MOEK_PIECE];
+    if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_(own, from);
+    else moek_piece_bf16_(own, from);
+    moek_order_(to, own, 2, 4);
+    (void)dtype;
+}
+
+/* Scales of a row: of `groups` groups from column k on; behind the last 0. */
+static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const float *row,
+                                          int k, int all, int groups, int dtype)
+{
+    const int left = (all - k + 127) / 128, there = left < groups ? left : groups;
+    int g;
+    memcpy(to, row + k / 128, (size_t)there * sizeof *to);
+    for (g = 0; g < there; g++) to[g] *= 256.0f;
+    for (g = there; g < groups; g++) to[g] = 0;
+    (void)dtype;
+}
+
+/* Row p of the work reads this row of a. */
+static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
+{
+    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+}
+
+/* Sum s of the columns from j0 on takes this row of w, of half *of. */
+static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
+{
+    *of = 0;
+    (void)a;
+    return (size_t)(j0 + s);
+}
+
+/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
+ * bits of a row do not depend on which rows are beside it. */
+static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
+                                      int j0, int sums, float (*sum)[8])
+{
+    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
+    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
+    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
+    const int offset = a->k_offset, all = offset + a->k;            /* k counts from the first group's begin */
+    const size_t w_blocks = ((size_t)all + 127) / 128;
+    const moek_gate_up *const h = &a->gate_up;
+    float x[X], lanes[M][MOEK_LANES];
+    enum { GROUPS = PIECE / 128, MORE = 8 };                /* MORE: moek_dots_ */
+    float w_scale[X / PIECE * GROUPS + MORE];
+    moek_dots_ dots;
+    uint8_t tail[PIECE];
+    uint16_t x_tail[PIECE];
+    size_t from[M];
+    int k0, s, r, i0, i;
+    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
+    memset(sum, 0, (size_t)sums * sizeof *sum);
+    memset(&dots, 0, sizeof dots);
+    dots.rows = rows; dots.x_row = (size_t)stretch;
+    dots.x_scale_row = (size_t)(stretch / PIECE * GROUPS);
+    for (k0 = 0; k0 < all; k0 += stretch) {
+        const int n = all - k0 < stretch ? all - k0 : stretch;
+        for (r = 0; r < rows; r++) {
+            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
+            for (i = 0; i < n; i += PIECE) {
+                const void *const next = MOEK_K_(group)(x_tail, in, k0 + i - offset, a->k, 16);
+                MOEK_K_(x_piece)(x + r * stretch + i, next, a->dtype);
+            }
+        }
+        for (s = 0; s < sums; s++) {
+            int of;
+            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
+            const uint8_t *w = (const uint8_t *)h->w[of] +
+                ((size_t)e * h->rows + w_row) * a->k;
+            const float *const w_scales = (const float *)h->scale[of] +
+                ((size_t)e * h->scale_rows +
+                 (h->shift[of] + w_row) / 128) * w_blocks;
+            MOEK_K_(w_scales)(w_scale, w_scales, k0, all, (n + PIECE - 1) / PIECE * GROUPS, a->dtype);
+            for (i0 = 0; i0 < n; i0 += RUN) {
+                memset(lanes, 0, (size_t)rows * sizeof *lanes);
+                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
+                    /* Whole pieces side by side; else one, of which some is missing. */
+                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i - offset;
+                    const int whole = k < 0 ? 0 : (end - i) / PIECE;
+                    const void *const next = whole ? w + k :
+                        MOEK_K_(group)(tail, w, k0 + i - offset, a->k, 8);
+                    dots.scale = w_scale + i / PIECE * GROUPS;
+                    dots.x = x + i;
+                    r = whole ? whole : 1;
+                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                }
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
+            }
+        }
+    }
+}
+
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
+                                       int j0, int sums, float (*sum)[8])
+{
+    int s, r;
+    for (s = 0; s < sums; s++) {
+        int of;
+        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
+        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        for (r = 0; r < rows; r++) sum[s][r] += bias;
+    }
+    for (r = 0; r < rows; r++) {
+        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
+        for (s = 0; s < sums; s++) out[s] = moek_to_t_(sum[s][r], a->dtype);
+    }
+}
+
+/* Columns of an expert, or none. */
+static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
+{
+    enum { M = 8, COLUMNS = 32 };
+    const moek_gemm_args *const a = (const moek_gemm_args *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
+    const int sums = t.columns * (1);
+    float sum[2 * COLUMNS][M];
+    int p;
+    for (p = t.first; p < t.end; p += M) {
+        const int rows = t.end - p < M ? t.end - p : (int)M;
+        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
+        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
+    }
+}
+
+MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
+{
+    moek_gemm_args found;
+    if (!args) return moek_lacks_(2) ? MOEK_E_ARCH : MOEK_OK;
+    found = *(const moek_gemm_args *)args;
+    moek_find_gate_up_of_(&found, 8, 32, 128, 128, 0);
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
+    return MOEK_OK;
+}
+
+#undef MOEK_NAME_
+#undef MOEK_K_
 #endif
 #endif

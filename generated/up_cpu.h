@@ -90,7 +90,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -215,7 +216,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -351,7 +353,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_dot_(lanes[r], piece, x + r * stretch + i, scale);
                     }
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -506,7 +509,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_dot_groups_(lanes[r], piece, x + r * stretch + i, w_scale + i / PIECE * GROUPS,
                                          x_scale + (r * stretch + i) / PIECE * GROUPS, 4, 32);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -636,7 +640,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 256.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -769,7 +774,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_e4m3_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 256.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -912,7 +918,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_dot_(lanes[r], piece, x + r * stretch + i, scale);
                     }
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1069,7 +1076,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 32, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1242,7 +1250,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 32, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1399,7 +1408,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 16, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1562,7 +1572,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 16, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1729,7 +1740,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_e2m1_(lanes, next, r, 16, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -1897,7 +1909,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 128, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2016,7 +2029,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_s8_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2150,7 +2164,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     moek_piece_s8_(piece, moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w));
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2328,7 +2343,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 32, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2504,7 +2520,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 64, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2680,7 +2697,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 128, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2837,7 +2855,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     r = whole ? whole : 1;
                     moek_dots_u4b8_(lanes, next, r, 128, dots);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -2979,7 +2998,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3117,7 +3137,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3255,7 +3276,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3393,7 +3415,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3531,7 +3554,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3669,7 +3693,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3807,7 +3832,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -3945,7 +3971,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -4083,7 +4110,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -4221,7 +4249,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -4359,7 +4388,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
@@ -4497,7 +4527,8 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     MOEK_K_(w_piece)(piece, w, k0 + i, a->k);
                     for (r = 0; r < rows; r++) moek_dot_(lanes[r], piece, x + r * stretch + i, 1.0f);
                 }
-                for (r = 0; r < rows; r++) sum[s][r] += moek_sum_lanes_(lanes[r]);
+                for (r = 0; r < rows; r++)
+                    sum[s][r] += moek_sum_lanes_(lanes[r]);
             }
         }
     }
