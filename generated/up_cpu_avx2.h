@@ -12,126 +12,7 @@
 #define MOEK_NAME_ moek_up_bf16_h0_on_avx2_m8
 #define MOEK_K_(x) moek_up_bf16_h0_on_avx2_m8_##x##_
 #define MOEK_W_(x) moek_##x##_bf16_
-
-/* Row p of the work reads this row of a. */
-static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
-{
-    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
-}
-
-/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
-static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
-{
-    *of = 0;
-    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
-    if (halves == 2) {
-        *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->gate_up.step;
-    }
-    return (size_t)(j0 + s);
-}
-
-/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
- * bits of a row do not depend on which rows are beside it. */
-static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
-                                      int j0, int sums, float (*sum)[8])
-{
-    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
-    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
-    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
-    const int all = a->k;
-    const moek_gate_up *const h = &a->gate_up;
-    float x[X], lanes[M][MOEK_LANES];
-    moek_dots_ dots;
-    uint16_t tail[PIECE];
-    size_t from[M];
-    int k0, s, r, i0, i;
-    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
-    memset(sum, 0, (size_t)sums * sizeof *sum);
-    memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch;
-    for (k0 = 0; k0 < all; k0 += stretch) {
-        const int n = all - k0 < stretch ? all - k0 : stretch;
-        for (r = 0; r < rows; r++) {
-            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
-            for (i = 0; i < n; i += PIECE) {
-                const void *const next = moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in);
-                MOEK_W_(piece)(x + r * stretch + i, next);
-            }
-        }
-        for (s = 0; s < sums; s++) {
-            int of;
-            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
-            const uint16_t *w = (const uint16_t *)h->w[of] +
-                ((size_t)e * h->rows + w_row) * a->k;
-            for (i0 = 0; i0 < n; i0 += RUN) {
-                memset(lanes, 0, (size_t)rows * sizeof *lanes);
-                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
-                    /* Whole pieces side by side; else one, of which some is missing. */
-                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i;
-                    const int whole = (end - i) / PIECE;
-                    const void *const next = whole ? w + k :
-                        moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
-                    dots.x = x + i;
-                    r = whole ? whole : 1;
-                    moek_dots_bf16_avx2_(lanes, next, r, 128, dots);
-                }
-                for (r = 0; r < rows; r++)
-                    sum[s][r] += moek_sum_lanes_(lanes[r]);
-            }
-        }
-    }
-}
-
-/* out = f(sum * scales + bias). */
-static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
-                                       int j0, int sums, float (*sum)[8])
-{
-    int s, r;
-    for (s = 0; s < sums; s++) {
-        int of;
-        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
-        for (r = 0; r < rows; r++) sum[s][r] += bias;
-    }
-    for (r = 0; r < rows; r++) {
-        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
-        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
-        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
-        for (s = 0; s < sums; s += halves) {
-            const float g = sum[s][r], u = sum[s + halves - 1][r];
-            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
-            out[s / halves] = moek_to_t_(y, a->dtype);
-        }
-    }
-}
-
-/* Columns of an expert, or none. */
-static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
-{
-    enum { M = 8, COLUMNS = 32 };
-    const moek_gemm_args *const a = (const moek_gemm_args *)data;
-    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
-    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
-    float sum[2 * COLUMNS][M];
-    int p;
-    for (p = t.first; p < t.end; p += M) {
-        const int rows = t.end - p < M ? t.end - p : (int)M;
-        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
-        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
-    }
-}
-
-MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
-{
-    moek_gemm_args found;
-    if (!args) return moek_lacks_(2) ? MOEK_E_ARCH : MOEK_OK;
-    found = *(const moek_gemm_args *)args;
-    moek_find_gate_up_of_(&found, 16, 32, 0, 0, 0);
-    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
-    return MOEK_OK;
-}
-
+#include "up_cpu_avx2_1_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_W_
@@ -141,126 +22,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #define MOEK_NAME_ moek_up_fp16_h0_on_avx2_m8
 #define MOEK_K_(x) moek_up_fp16_h0_on_avx2_m8_##x##_
 #define MOEK_W_(x) moek_##x##_fp16_
-
-/* Row p of the work reads this row of a. */
-static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
-{
-    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
-}
-
-/* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
-static MOEK_UNUSED size_t MOEK_K_(w_row)(const moek_gemm_args *a, int j0, int s, int *of)
-{
-    *of = 0;
-    const int halves = a->w_rows == 2 * a->n ? 2 : 1;
-    if (halves == 2) {
-        *of = s % 2;
-        return (size_t)(j0 + s / 2) * a->gate_up.step;
-    }
-    return (size_t)(j0 + s);
-}
-
-/* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
- * bits of a row do not depend on which rows are beside it. */
-static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, int rows,
-                                      int j0, int sums, float (*sum)[8])
-{
-    enum { M = 8, PIECE = MOEK_PIECE, RUN = 1024, X = RUN * M };
-    const int stretch = X / rows / RUN * RUN;                        /* few rows: long ways through the weights */
-    const size_t a_row = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * sizeof(uint16_t);
-    const int all = a->k;
-    const moek_gate_up *const h = &a->gate_up;
-    float x[X], lanes[M][MOEK_LANES];
-    moek_dots_ dots;
-    uint16_t tail[PIECE];
-    size_t from[M];
-    int k0, s, r, i0, i;
-    for (r = 0; r < rows; r++) from[r] = MOEK_K_(from)(a, p0 + r);
-    memset(sum, 0, (size_t)sums * sizeof *sum);
-    memset(&dots, 0, sizeof dots);
-    dots.rows = rows; dots.x_row = (size_t)stretch;
-    for (k0 = 0; k0 < all; k0 += stretch) {
-        const int n = all - k0 < stretch ? all - k0 : stretch;
-        for (r = 0; r < rows; r++) {
-            const uint16_t *in = (const uint16_t *)((const char *)a->a + from[r] * a_row);
-            for (i = 0; i < n; i += PIECE) {
-                const void *const next = moek_padded_(tail, sizeof tail, in + k0 + i, (n - i) * sizeof *in);
-                MOEK_W_(piece)(x + r * stretch + i, next);
-            }
-        }
-        for (s = 0; s < sums; s++) {
-            int of;
-            const size_t w_row = MOEK_K_(w_row)(a, j0, s, &of);
-            const uint16_t *w = (const uint16_t *)h->w[of] +
-                ((size_t)e * h->rows + w_row) * a->k;
-            for (i0 = 0; i0 < n; i0 += RUN) {
-                memset(lanes, 0, (size_t)rows * sizeof *lanes);
-                for (i = i0; i < n && i < i0 + RUN; i += r * PIECE) {
-                    /* Whole pieces side by side; else one, of which some is missing. */
-                    const int end = n < i0 + RUN ? n : i0 + RUN, k = k0 + i;
-                    const int whole = (end - i) / PIECE;
-                    const void *const next = whole ? w + k :
-                        moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
-                    dots.x = x + i;
-                    r = whole ? whole : 1;
-                    moek_dots_fp16_avx2_(lanes, next, r, 128, dots);
-                }
-                for (r = 0; r < rows; r++)
-                    sum[s][r] += moek_sum_lanes_(lanes[r]);
-            }
-        }
-    }
-}
-
-/* out = f(sum * scales + bias). */
-static MOEK_UNUSED void MOEK_K_(store)(const moek_gemm_args *a, int e, int p0, int rows,
-                                       int j0, int sums, float (*sum)[8])
-{
-    int s, r;
-    for (s = 0; s < sums; s++) {
-        int of;
-        const size_t w_row = (size_t)e * a->gate_up.rows + MOEK_K_(w_row)(a, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
-        for (r = 0; r < rows; r++) sum[s][r] += bias;
-    }
-    for (r = 0; r < rows; r++) {
-        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
-        uint16_t *out = (uint16_t *)a->out + to * a->n + j0;
-        const int halves = a->w_rows == 2 * a->n ? 2 : 1;
-        for (s = 0; s < sums; s += halves) {
-            const float g = sum[s][r], u = sum[s + halves - 1][r];
-            const float y = moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit);
-            out[s / halves] = moek_to_t_(y, a->dtype);
-        }
-    }
-}
-
-/* Columns of an expert, or none. */
-static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
-{
-    enum { M = 8, COLUMNS = 32 };
-    const moek_gemm_args *const a = (const moek_gemm_args *)data;
-    const moek_gemm_task_ t = moek_gemm_task_of_(a, COLUMNS, task);
-    const int sums = t.columns * (a->w_rows == 2 * a->n ? 2 : 1);
-    float sum[2 * COLUMNS][M];
-    int p;
-    for (p = t.first; p < t.end; p += M) {
-        const int rows = t.end - p < M ? t.end - p : (int)M;
-        MOEK_K_(dots)(a, t.e, p, rows, t.j0, sums, sum);
-        MOEK_K_(store)(a, t.e, p, rows, t.j0, sums, sum);
-    }
-}
-
-MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
-{
-    moek_gemm_args found;
-    if (!args) return moek_lacks_(2) ? MOEK_E_ARCH : MOEK_OK;
-    found = *(const moek_gemm_args *)args;
-    moek_find_gate_up_of_(&found, 16, 32, 0, 0, 0);
-    moek_parallel_for_(stream, moek_gemm_tasks_(&found, 32), MOEK_K_(task), &found);
-    return MOEK_OK;
-}
-
+#include "up_cpu_avx2_1_body.h"
 #undef MOEK_NAME_
 #undef MOEK_K_
 #undef MOEK_W_
@@ -269,6 +31,7 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 2, moek_up_fp8t_h0_on_avx2_m8)
 #define MOEK_NAME_ moek_up_fp8t_h0_on_avx2_m8
 #define MOEK_K_(x) moek_up_fp8t_h0_on_avx2_m8_##x##_
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 /* Row p of the work reads this row of a. */
 static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
@@ -333,7 +96,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
                     dots.x = x + i;
                     r = whole ? whole : 1;
-                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                    MOEK_W_(dots_avx2)(lanes, next, r, 128, dots);
                 }
                 for (r = 0; r < rows; r++)
                     sum[s][r] += moek_sum_lanes_(lanes[r]);
@@ -397,11 +160,13 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_W_
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 2, moek_up_fp8c_h0_on_avx2_m8)
 #define MOEK_NAME_ moek_up_fp8c_h0_on_avx2_m8
 #define MOEK_K_(x) moek_up_fp8c_h0_on_avx2_m8_##x##_
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 /* Row p of the work reads this row of a. */
 static MOEK_UNUSED size_t MOEK_K_(from)(const moek_gemm_args *a, int p)
@@ -466,7 +231,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
                     dots.x = x + i;
                     r = whole ? whole : 1;
-                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                    MOEK_W_(dots_avx2)(lanes, next, r, 128, dots);
                 }
                 for (r = 0; r < rows; r++)
                     sum[s][r] += moek_sum_lanes_(lanes[r]);
@@ -530,11 +295,13 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_W_
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 2, moek_up_fp8b128_h0_on_avx2_m8)
 #define MOEK_NAME_ moek_up_fp8b128_h0_on_avx2_m8
 #define MOEK_K_(x) moek_up_fp8b128_h0_on_avx2_m8_##x##_
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 /* Scales of a row, of w or of x: of `groups` groups from column k on; behind the last 0. */
 static MOEK_UNUSED void MOEK_K_(w_scales)(float *to, const float *row,
@@ -634,7 +401,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     dots.x_scale = x_scale + i / PIECE * GROUPS;
                     dots.x = x + i;
                     r = whole ? whole : 1;
-                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                    MOEK_W_(dots_avx2)(lanes, next, r, 128, dots);
                 }
                 for (r = 0; r < rows; r++)
                     sum[s][r] += moek_sum_lanes_(lanes[r]);
@@ -694,11 +461,13 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_W_
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 2, moek_up_fp8t_a16_h0_on_avx2_m8)
 #define MOEK_NAME_ moek_up_fp8t_a16_h0_on_avx2_m8
 #define MOEK_K_(x) moek_up_fp8t_a16_h0_on_avx2_m8_##x##_
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 /* A piece of x, in the order of one of w. */
 static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
@@ -772,7 +541,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
                     dots.x = x + i;
                     r = whole ? whole : 1;
-                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                    MOEK_W_(dots_avx2)(lanes, next, r, 128, dots);
                 }
                 for (r = 0; r < rows; r++)
                     sum[s][r] += moek_sum_lanes_(lanes[r]) * 256.0f;
@@ -835,11 +604,13 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_W_
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 2, moek_up_fp8c_a16_h0_on_avx2_m8)
 #define MOEK_NAME_ moek_up_fp8c_a16_h0_on_avx2_m8
 #define MOEK_K_(x) moek_up_fp8c_a16_h0_on_avx2_m8_##x##_
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 /* A piece of x, in the order of one of w. */
 static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
@@ -913,7 +684,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                         moek_padded_(tail, sizeof tail, w + k0 + i, (n - i) * sizeof *w);
                     dots.x = x + i;
                     r = whole ? whole : 1;
-                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                    MOEK_W_(dots_avx2)(lanes, next, r, 128, dots);
                 }
                 for (r = 0; r < rows; r++)
                     sum[s][r] += moek_sum_lanes_(lanes[r]) * 256.0f;
@@ -976,11 +747,13 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_W_
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 2, moek_up_fp8b128_a16_h0_on_avx2_m8)
 #define MOEK_NAME_ moek_up_fp8b128_a16_h0_on_avx2_m8
 #define MOEK_K_(x) moek_up_fp8b128_a16_h0_on_avx2_m8_##x##_
+#define MOEK_W_(x) moek_##x##_e4m3_
 
 /* A piece of x, in the order of one of w. */
 static MOEK_UNUSED void MOEK_K_(x_piece)(float *to, const void *from, int dtype)
@@ -1075,7 +848,7 @@ static MOEK_UNUSED void MOEK_K_(dots)(const moek_gemm_args *a, int e, int p0, in
                     dots.scale = w_scale + i / PIECE * GROUPS;
                     dots.x = x + i;
                     r = whole ? whole : 1;
-                    moek_dots_e4m3_avx2_(lanes, next, r, 128, dots);
+                    MOEK_W_(dots_avx2)(lanes, next, r, 128, dots);
                 }
                 for (r = 0; r < rows; r++)
                     sum[s][r] += moek_sum_lanes_(lanes[r]);
@@ -1135,5 +908,6 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 
 #undef MOEK_NAME_
 #undef MOEK_K_
+#undef MOEK_W_
 #endif
 #endif

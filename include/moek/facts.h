@@ -59,7 +59,7 @@ static const moek_scale_shape *moek_x_scale_(int quant)
 static int moek_by_tensor_(int quant) { return moek_x_scale_(quant)->type && !moek_x_scale_(quant)->rows; }
 static int moek_by_row_(int quant) { return moek_x_scale_(quant)->rows && !moek_x_scale_(quant)->columns; }
 static int moek_blocked_(int quant) { return moek_x_scale_(quant)->columns > 0; }
-static int moek_x_global_scale_(int quant)                   /* x has a static scale on top of others */
+static int moek_x_global_scale_(int quant)             /* x has a static scale on top of others */
 {
     const moek_format *const f = moek_format_of(quant);
     return f && f->static_x && !moek_by_tensor_(quant);

@@ -64,33 +64,18 @@ MOEK_AVX2_INLINE void moek_dot_exact_avx2_(float *lanes, const float *w, const f
     }
     moek_add_lanes_avx2_(lanes, low, high, _mm256_set1_ps(by));
 }
-/* Pieces of fp16 times rows of x (moek_dots_, of which only x and rows are read). */
-MOEK_AVX2_FN void moek_dots_fp16_avx2_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns,
-                                       moek_dots_ a)
+/* Pieces of fp16 or e4m3 times rows of x (moek_dots_), of which each has a scale, and a scale of x, or none has. */
+MOEK_AVX2_INLINE void moek_dots_pieces_avx2_(float (*lanes)[MOEK_LANES], const void *from, int pieces, moek_dots_ a,
+                                             const int element)
 {
+    const int bytes = element == MOEK_ELEMENT_E4M3 ? MOEK_PIECE : 2 * MOEK_PIECE;
     float piece[MOEK_PIECE];
     int n, r, i;
-    (void)columns;
     for (n = 0; n < pieces; n++) {
-        const char *const at = (const char *)from + (size_t)n * (2 * MOEK_PIECE);
-        for (i = 0; i < 2 * MOEK_PIECE; i += 64) MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD + i);
-        moek_piece_fp16_avx2_(piece, at);
-        for (r = 0; r < a.rows; r++)
-            moek_dot_exact_avx2_(lanes[r], piece, a.x + (size_t)r * a.x_row + (size_t)n * MOEK_PIECE, 1);
-    }
-}
-/* Pieces of e4m3, of which each has a scale, and a scale of x, or none has. */
-MOEK_AVX2_FN void moek_dots_e4m3_avx2_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns,
-                                       moek_dots_ a)
-{
-    float piece[MOEK_PIECE];
-    int n, r;
-    (void)columns;
-    for (n = 0; n < pieces; n++) {
-        const char *const at = (const char *)from + (size_t)n * MOEK_PIECE;
-        MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
-        MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD + 64);
-        moek_piece_e4m3_avx2_(piece, at);
+        const char *const at = (const char *)from + (size_t)n * (size_t)bytes;
+        for (i = 0; i < bytes; i += 64) MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD + (uintptr_t)i);
+        if (element == MOEK_ELEMENT_E4M3) moek_piece_e4m3_avx2_(piece, at);
+        else moek_piece_fp16_avx2_(piece, at);
         for (r = 0; r < a.rows; r++) {
             const float w_scale = a.scale ? a.scale[n] : 1;
             const float x_scale = a.x_scale ? a.x_scale[(size_t)r * a.x_scale_row + (size_t)n] : 1;
@@ -99,7 +84,19 @@ MOEK_AVX2_FN void moek_dots_e4m3_avx2_(float (*lanes)[MOEK_LANES], const void *f
         }
     }
 }
-/* The same of bf16, which registers hold: the even columns of 64 words, then the odd ones. */
+MOEK_AVX2_FN void moek_dots_avx2_fp16_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns,
+                                       moek_dots_ a)
+{
+    (void)columns;
+    moek_dots_pieces_avx2_(lanes, from, pieces, a, MOEK_ELEMENT_FP16);
+}
+MOEK_AVX2_FN void moek_dots_avx2_e4m3_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns,
+                                       moek_dots_ a)
+{
+    (void)columns;
+    moek_dots_pieces_avx2_(lanes, from, pieces, a, MOEK_ELEMENT_E4M3);
+}
+/* moek_dot_exact_avx2_ of bf16, which registers hold: the even columns of 64 words, then the odd ones. */
 MOEK_AVX2_INLINE void moek_dot_bf16_avx2_(float *lanes, const __m256i *words, const float *x)
 {
     const __m256i odd = _mm256_set1_epi32((int)0xffff0000u);
@@ -120,7 +117,7 @@ MOEK_AVX2_INLINE void moek_dot_bf16_avx2_(float *lanes, const __m256i *words, co
 #undef MOEK_ODD_
     moek_add_lanes_avx2_(lanes, low, high, _mm256_set1_ps(1));
 }
-MOEK_AVX2_FN void moek_dots_bf16_avx2_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns,
+MOEK_AVX2_FN void moek_dots_avx2_bf16_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns,
                                        moek_dots_ a)
 {
     int n, r, i;

@@ -315,6 +315,7 @@ typedef struct moek_digits_ {
     int early;                                         /* scales of rows of x act on each block */
     const moek_block *block;                           /* w lies in such blocks; f is what they become; or NULL */
     moek_unpack_ *unpack;
+    int columns;                                       /* of out, of a task */
 } moek_digits_;
 
 MOEK_CPU_FN int moek_digits_scale_bits_(const moek_format *f)
@@ -652,12 +653,11 @@ MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_more_args *
 }
 /* Columns of a task: x becomes digits in each, so they are no more tasks than threads need. */
 enum { MOEK_DIGITS_COLUMNS = 128, MOEK_DIGITS_MIN_COLUMNS = 32 };
-typedef struct moek_digits_work_ { moek_digits_ d; int columns; } moek_digits_work_;
 /* Columns of an expert, or none. */
 static MOEK_UNUSED void moek_digits_task_(const void *data, long long task)
 {
-    const moek_digits_ *const d = &((const moek_digits_work_ *)data)->d;
-    const moek_gemm_task_ t = moek_gemm_task_of_(d->a, ((const moek_digits_work_ *)data)->columns, task);
+    const moek_digits_ *const d = (const moek_digits_ *)data;
+    const moek_gemm_task_ t = moek_gemm_task_of_(d->a, d->columns, task);
     const int sums = t.columns * d->halves;
     double sum[2 * MOEK_DIGITS_COLUMNS][MOEK_X_RUNS];
     int p;
@@ -672,11 +672,10 @@ static MOEK_UNUSED moek_status moek_digits_launch_(const void *args, moek_stream
                                                    int quant, int columns, moek_unpack_ *unpack)
 {
     moek_gemm_more_args found;
-    moek_digits_work_ w;
-    w.d = moek_digits_of_(args, &found, set, op, quant, columns);
-    w.d.unpack = unpack;
-    w.columns = moek_gemm_columns_(w.d.a, stream, MOEK_DIGITS_COLUMNS, MOEK_DIGITS_MIN_COLUMNS);
-    moek_parallel_for_(stream, moek_gemm_tasks_(w.d.a, w.columns), moek_digits_task_, &w);
+    moek_digits_ d = moek_digits_of_(args, &found, set, op, quant, columns);
+    d.unpack = unpack;
+    d.columns = moek_gemm_columns_(d.a, stream, MOEK_DIGITS_COLUMNS, MOEK_DIGITS_MIN_COLUMNS);
+    moek_parallel_for_(stream, moek_gemm_tasks_(d.a, d.columns), moek_digits_task_, &d);
     return MOEK_OK;
 }
 /* A row of the table: MOEK_DIGITS_ROW_(name, UP, INT4_A16, columns of a scale of w, avx2, AVX2, what unpacks blocks, or

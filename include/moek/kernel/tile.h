@@ -203,7 +203,6 @@ typedef struct moek_tiles_ {
     const moek_tile_set_ *set;
     int offset, words;                                 /* of codes; q of x as words */
     int exact;
-    int columns;                                       /* of out, of a task */
 } moek_tiles_;
 
 /* Scales of x, of halves of blocks of a run. */
@@ -387,7 +386,7 @@ static MOEK_UNUSED void moek_tile_rows_of_(const moek_tiles_ *t, int e, int p0, 
 static MOEK_UNUSED void moek_tile_task_(const void *data, long long task)
 {
     const moek_tiles_ *const t = (const moek_tiles_ *)data;
-    const moek_gemm_task_ g = moek_gemm_task_of_(t->p.d.a, t->columns, task);
+    const moek_gemm_task_ g = moek_gemm_task_of_(t->p.d.a, t->p.d.columns, task);
     int row;
     for (row = g.first; row < g.end; row += MOEK_TILE_ROWS)
         moek_tile_rows_of_(t, g.e, row, g.end - row < MOEK_TILE_ROWS ? g.end - row : (int)MOEK_TILE_ROWS, g.j0,
@@ -400,8 +399,8 @@ static MOEK_UNUSED moek_status moek_tile_launch_(const void *args, moek_stream s
     moek_gemm_more_args found;
     moek_tiles_ t = moek_tiles_of_(args, &found, set, op, quant, columns);
     const int strip = MOEK_STRIP / t.p.d.halves;
-    t.columns = moek_gemm_columns_(t.p.d.a, stream, MOEK_TILE_STRIPS * strip, strip);
-    moek_parallel_for_(stream, moek_gemm_tasks_(t.p.d.a, t.columns), moek_tile_task_, &t);
+    t.p.d.columns = moek_gemm_columns_(t.p.d.a, stream, MOEK_TILE_STRIPS * strip, strip);
+    moek_parallel_for_(stream, moek_gemm_tasks_(t.p.d.a, t.p.d.columns), moek_tile_task_, &t);
     return MOEK_OK;
 }
 /* A row of the table, as MOEK_DIGITS_ROW_. */
