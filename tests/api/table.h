@@ -317,12 +317,14 @@ static void tuned_start(void)
 /* Lines for the layer of good(), on the CPU, from the fifth on. */
 static void tuned_mine(int tokens, const char *row) { tuned_line("cpu", QUANT, HIDDEN, EXPERTS, TOPK, tokens, row); }
 
-static void check_choice(const moek_plan *p, int i, int tokens, int pair)
+/* A line's row is one of the plan's: a machine's set, and the limits of a build, say which number that is. */
+static void check_choice(const moek_plan *p, int i, int tokens, const char *up)
 {
+    const int gemms = i < p->chosen.choices ? p->chosen.choice[i].gemms : MOEK_CHOICE_RULE;
+    const char *const found = gemms < 0 ? "the built-in rule" : p->chosen.up[gemms]->name;
     if (CHECK(i < p->chosen.choices, "%d choices", p->chosen.choices))
-        CHECK(p->chosen.choice[i].tokens == tokens && p->chosen.choice[i].gemms == pair,
-              "choice %d: up to %d, not %d, pair %d, not %d", i, p->chosen.choice[i].tokens, tokens,
-               p->chosen.choice[i].gemms, pair);
+        CHECK(p->chosen.choice[i].tokens == tokens && !strcmp(found, up), "choice %d: up to %d, not %d, %s, not %s", i,
+              p->chosen.choice[i].tokens, tokens, found, up);
 }
 
 static void test_tuned_refused(void)
@@ -370,7 +372,7 @@ static void test_tuned_choices(void)
     p = planned(&c);
     memset(tuned, 'x', 500);                           /* the caller's again: the plan looks at it no more */
     CHECK(!p.config.tuned && p.chosen.choices == 3 && moek_workspace_size(&p) == size, "%d choices", p.chosen.choices);
-    check_choice(&p, 0, 4, 0); check_choice(&p, 1, 64, -1); check_choice(&p, 2, 512, 0);
+    check_choice(&p, 0, 4, up); check_choice(&p, 1, 64, "the built-in rule"); check_choice(&p, 2, 512, up);
     moek_describe(&p, text, sizeof text);
     CHECK(has_text(text, "choice    measured") && has_text(text, "up to 64 tokens: the built-in rule") &&
           has_text(text, up) && has_text(text, "line 6: moek_up_of_another_binary is not compiled in"), "%s", text);
@@ -382,7 +384,7 @@ static void test_tuned_choices(void)
     check_text(explain, &c, "explain measured choices");
     p = planned(&c);
     CHECK(p.chosen.choices == 2, "%d choices", p.chosen.choices);
-    check_choice(&p, 0, 31, -1); check_choice(&p, 1, 256, 0);
+    check_choice(&p, 0, 31, "the built-in rule"); check_choice(&p, 1, 256, up);
     tuned_start();
     for (i = 0; i < 31; i++) tuned_mine(1 << i, i % 2 ? "a_row_whose_name_is_long_so_that_the_note_ends" : up);
     p = planned(&c);
@@ -420,7 +422,7 @@ static void test_tuned_lines(void)
     c.shared_slots = 0; c.experts = 4 * EXPERTS + 4; c.local_experts = EXPERTS + 1;       /* a quarter is here */
     p = planned(&c);
     CHECK(p.chosen.choices == 2, "local experts count: %s", p.note);
-    check_choice(&p, 0, 4, -1); check_choice(&p, 1, 32, 0);
+    check_choice(&p, 0, 4, "the built-in rule"); check_choice(&p, 1, 32, up);
 }
 
 /* What the choices do at run time; the pairs are made up. */
