@@ -4,11 +4,13 @@
     python -m venv venv && venv/bin/pip install gguf==0.19.0 numpy==2.4.6
     venv/bin/python tests/data/make_gguf_golden.py > tests/data/gguf_golden.tsv
     venv/bin/python tests/data/make_gguf_golden.py packed > tests/data/gguf_import_golden.tsv
+    venv/bin/python tests/data/make_gguf_golden.py quantized > tests/data/gguf_quantize_golden.tsv
     venv/bin/python tests/data/make_gguf_golden.py file tests/data/qwen3moe.gguf
     venv/bin/python tests/data/make_gguf_golden.py decode PROGRAM
     venv/bin/python tests/data/make_gguf_golden.py compare FOLDER
 
-packed: matrices of blocks, and what they mean, in the columns of import_golden.tsv.  file: two layers of a model that
+packed: matrices of blocks, and what they mean, in the columns of import_golden.tsv.  quantized: f32 weights, and the
+blocks that the package makes of them; columns: type, rows, columns, weights, blocks.  file: two layers of a model that
 never was, bf16 and mxfp4, by GGUFWriter; reference.* is what the package makes of the second.  decode: 20,000 blocks of
 each type, which `PROGRAM decode TYPE` reads, and of which it writes f32.  compare: files of
 tests/import/make_gguf.py; of what GGUFReader reads in them GGUFWriter writes the same bytes.
@@ -47,6 +49,24 @@ def golden():
         type, b, f = blocks(rng, name, 4 if "_K" in name or "XS" in name else 12)
         for block, values in zip(b, f):
             print(type, block.tobytes().hex(), values.astype("<f4").tobytes().hex(), sep="\t")
+
+
+def quantized():
+    """Rows: of several sizes; zeros and one block of -0; two of the largest, of both signs; halves between codes; the
+    largest that an f16 scale holds; so small that the scale is subnormal, or 0."""
+    rng = np.random.default_rng(49)
+    for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"):
+        type, columns = GGMLQuantizationType[name], 96
+        w = rng.standard_normal((16, columns)).astype(np.float32) * np.exp2(np.arange(-8, 8, dtype=np.float32))[:, None]
+        odd = rng.standard_normal((8, columns)).astype(np.float32)
+        odd[0, :32], odd[0, 32:64] = 0, -0.0
+        odd[1, ::8], odd[1, 4::8] = 4, -4
+        steps = np.tile(np.arange(-16, 16, dtype=np.float32) + 0.5, 3)
+        odd[2], odd[3] = steps * 0.5, np.where(np.arange(columns) % 32 == 5, -16, steps)
+        odd[4] = odd[4] / np.abs(odd[4]).max() * 65504 * 7
+        odd[5], odd[6], odd[7] = odd[5] * np.float32(2e-6), odd[6] * np.float32(1e-9), np.abs(odd[7]) + 3
+        w = np.concatenate([w, odd]).astype(np.float32)
+        print(name.lower(), *w.shape, w.astype("<f4").tobytes().hex(), quants.quantize(w, type).tobytes().hex(), sep="\t")
 
 
 def decode(program, count=20000):
@@ -137,5 +157,6 @@ def compare(folder):
 
 
 if __name__ == "__main__":
-    do = {"decode": decode, "compare": compare, "file": file, "packed": packed}.get("".join(sys.argv[1:2]), golden)
+    do = {"decode": decode, "compare": compare, "file": file, "packed": packed,
+          "quantized": quantized}.get("".join(sys.argv[1:2]), golden)
     sys.exit(do(*sys.argv[2:]))

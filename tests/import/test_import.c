@@ -114,6 +114,7 @@ static void test_large(int i)
 
 #include "layers.h"
 #include "refusals.h"
+#include "quantize_blocks.h"
 
 int main(int argc, char **argv)
 {
@@ -146,5 +147,7 @@ int main(int argc, char **argv)
     test_golden(argc > 1 ? argv[1] : "tests/data", "import_golden.tsv", 10, test_golden_line);
     test_golden(argc > 1 ? argv[1] : "tests/data", "gguf_import_golden.tsv", 2, test_golden_line);
     test_golden(argc > 1 ? argv[1] : "tests/data", "quantize_golden.tsv", 10, test_quantized_line);
+    test_golden(argc > 1 ? argv[1] : "tests/data", "gguf_quantize_golden.tsv", 5, test_blocks_line);
+    test_quantized_blocks();
     return check_end();
 }

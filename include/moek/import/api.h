@@ -59,7 +59,7 @@ enum {                                                /* of an expert.  Not gate
  *     zeros_wrapped     GPTQ v1: other zero points of such a word may have been damaged when it was packed
  *     scales_negative   with the sign set; of integers (int4, int8) such a scale is a number as any other
  *     signs_bad         with the sign set in a format whose scales are positive: damaged, or of another type
- *     scales_separate      FP8_TENSOR to fp8t: each is a matrix whose gate and up have two scales
+ *     scales_separate   FP8_TENSOR to fp8t: each is a matrix whose gate and up have two scales
  *     zeros_other       GPTQ: read as 7 (v2) or 9 (v1), where the other version reads 8, the middle                  */
 #define MOEK_EACH_IMPORT_COUNT(X) \
     X(scales,          "scales") \
@@ -77,7 +77,7 @@ enum {                                                /* of an expert.  Not gate
     X(globals_rounded, "global scales whose quotient is not exact") \
     X(orders_bad,      "words or rows that an order takes from outside the matrix") \
     X(signs_bad,       "scales with the sign set where the format has none") \
-    X(scales_separate,    "scales of up that are not gate's, where the format has one for both") \
+    X(scales_separate, "scales of up that are not gate's, where the format has one for both") \
     X(codes_outside,   "codes outside -8 .. 7") \
     X(zeros_other,     "zero points that would be the middle in GPTQ's other version")
 #define MOEK_COUNT_(name, text) uint64_t name;

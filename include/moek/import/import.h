@@ -3,7 +3,7 @@
 #define MOEK_IMPORT_IMPORT_H
 #include <string.h>
 #include "../plan/check.h"
-#include "quantize.h"
+#include "quantize_blocks.h"
 #include "shape.h"
 
 typedef struct moek_source_ {
@@ -335,37 +335,41 @@ static moek_status moek_plain_tensor_(const moek_import_args *a, int dtype)
     w.size[0] = (uint64_t)a->rows; w.size[1] = (uint64_t)a->columns;
     return moek_shape_check_(a, &a->w_tensor, &w);
 }
-static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m, moek_plain_ *p)
+/* What both kinds of formats want: those whose scales are arrays, and blocks of files. */
+static moek_status moek_plain_check_(const moek_import_args *a, const moek_import_ *m, const moek_scale_shape *shape)
 {
-    const moek_format *const f = m->format = moek_format_of(a->quant);
-    const int dtype = moek_plain_dtype_(a->source);
-    moek_scale_shape shape;
-    moek_status status;
-    if (!f || !f->w_scale.type)
-        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "quant is %d, %s: what plain weights become, a format with scales", a->quant,
-                     f ? f->name : "no format");
-    status = moek_import_shape_(a, m);
-    if (status == MOEK_OK) status = moek_plain_recipe_(a, f, p);
-    if (status != MOEK_OK) return status;
-    shape = moek_weight_scale(f, a->block);
+    const moek_format *const f = m->format;
+    const int dtype = moek_plain_dtype_(a->source), blocks = f->only_blocks;
     if (a->row_order || a->column_order || a->their_scale || a->their_zero || a->their_global || a->scale_dtype ||
         a->scale_order || a->scale_shared)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_order, column_order, their_scale, their_zero, their_global, scale_dtype, "
                      "scale_order, scale_shared: leave them 0, plain weights have none");
-    if (shape.rows != 1 && m->step != 1)
+    if (!blocks && shape->rows != 1 && m->step != 1)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "row_step is %d: rows of %s that share a scale lie side by side", a->row_step,
                      f->name);
-    if (moek_bad_pointer_(a->w, 1) || moek_bad_pointer_(a->their_w, dtype == MOEK_DTYPE_F32 ? 4 : 2) ||
-        a->w == a->their_w || moek_bad_pointer_(a->scale, moek_factors_bytes_(shape.type)))
+    if (moek_bad_pointer_(a->w, blocks ? 2 : 1) || moek_bad_pointer_(a->their_w, dtype == MOEK_DTYPE_F32 ? 4 : 2) ||
+        a->w == a->their_w || (!blocks && moek_bad_pointer_(a->scale, moek_factors_bytes_(shape->type))))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "w, their_w or scale is %s, or not aligned as its elements",
                      a->w == a->their_w ? "another of them" : "NULL");
+    if (blocks && a->scale)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale: %s has its scales in its blocks: leave it NULL", f->name);
     if (f->global_scale ? moek_bad_pointer_(a->global, 4) : a->global != NULL)
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "global: %s has %s", f->name,
                      f->global_scale ? "one, an f32" : "none: leave it NULL");
     if (!f->zero && a->zero) MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "zero: %s has none", f->name);
-    status = moek_plain_tensor_(a, dtype);
+    return moek_plain_tensor_(a, dtype);
+}
+static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m, moek_plain_ *p)
+{
+    const moek_format *const f = m->format;
+    moek_scale_shape shape;
+    moek_status status = moek_import_shape_(a, m);
+    if (status == MOEK_OK) status = moek_plain_recipe_(a, f, p);
     if (status != MOEK_OK) return status;
-    p->from = (const unsigned char *)a->their_w; p->dtype = dtype;
+    shape = moek_weight_scale(f, a->block);
+    status = moek_plain_check_(a, m, &shape);
+    if (status != MOEK_OK) return status;
+    p->from = (const unsigned char *)a->their_w; p->dtype = moek_plain_dtype_(a->source);
     p->element = f->w; p->bits = f->w_bits;
     p->rows = m->rows; p->columns = m->columns;
     p->group_rows = shape.rows ? (size_t)shape.rows : 1;
@@ -380,6 +384,29 @@ static moek_status moek_plain_begin_(const moek_import_args *a, moek_import_ *m,
     m->our_zero = moek_codes_of_(a->zero, MOEK_CODES_ROWS, p->bits, m->rows, m->groups, m->step);
     return MOEK_OK;
 }
+static moek_status moek_plain_begin_blocks_(const moek_import_args *a, moek_import_ *m, moek_plain_blocks_ *p)
+{
+    const moek_format *const f = m->format;
+    const moek_block *const block = moek_plain_block_of_(f);
+    moek_status status;
+    if (!block)
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "quant is %s: plain weights become q4_0, q4_1, q5_0, q5_1 and q8_0; blocks of "
+                     "other types are found by a search, which llama-quantize does", f->name);
+    if (a->recipe) MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "recipe is %d: %s takes 0", a->recipe, f->name);
+    status = moek_import_shape_(a, m);
+    if (status == MOEK_OK) status = moek_plain_check_(a, m, NULL);
+    if (status != MOEK_OK) return status;
+    p->from = (const unsigned char *)a->their_w; p->dtype = moek_plain_dtype_(a->source);
+    p->bits = f->w_bits; p->middle = moek_plain_middle_(f->w);
+    p->rows = m->rows; p->across = m->columns / MOEK_QUANTIZED_;
+    p->w = (unsigned char *)a->w; p->pitch = p->across * (size_t)block->bytes * m->step;
+    p->block = *block;
+    m->scale_rows = m->rows; m->groups = p->across;
+    m->our_scale.at = p->w + block->scale.plane[0].at;
+    m->our_scale.type = MOEK_SCALE_TYPE_T; m->our_scale.dtype = MOEK_DTYPE_FP16;
+    m->our_scale.group = (size_t)block->bytes; m->our_scale.row = p->pitch;
+    return MOEK_OK;
+}
 /* What the report says of scales, they are there already. */
 static moek_status moek_plain_report_(int arch, const moek_import_args *a, const moek_import_ *m, moek_stream stream)
 {
@@ -387,7 +414,7 @@ static moek_status moek_plain_report_(int arch, const moek_import_args *a, const
     memset(&r, 0, sizeof r);
     r.to = r.from = m->our_scale;
     r.rows = r.all_rows = m->scale_rows; r.groups = r.all_groups = m->groups;
-    r.positive = 1;
+    r.positive = !m->format->only_blocks;              /* (d of q4_0 has the sign of the largest) */
     r.from_global = r.to_global = m->format->global_scale ? a->global : NULL;
     r.report = (uint64_t *)a->report;
     return r.report ? moek_rescale_run_(arch, &r, stream) : MOEK_OK;
@@ -395,16 +422,22 @@ static moek_status moek_plain_report_(int arch, const moek_import_args *a, const
 static moek_status moek_import_plain_(int arch, const moek_import_args *a, moek_import_ *m, int back,
                                       moek_stream stream)
 {
+    const moek_format *const f = m->format = moek_format_of(a->quant);
     moek_plain_ p;
+    moek_plain_blocks_ blocks;
     moek_recode_ zeros;
     moek_status status;
     if (back) MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "source is %s: quantized weights do not become what they were",
                            moek_source_name(a->source));
+    if (!f || (!f->w_scale.type && !f->only_blocks))
+        MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "quant is %d, %s: what plain weights become, a format with scales", a->quant,
+                     f ? f->name : "no format");
     memset(&p, 0, sizeof p);
+    memset(&blocks, 0, sizeof blocks);
     memset(&zeros, 0, sizeof zeros);
-    status = moek_plain_begin_(a, m, &p);
+    status = f->only_blocks ? moek_plain_begin_blocks_(a, m, &blocks) : moek_plain_begin_(a, m, &p);
     if (status != MOEK_OK) return status;
-    status = moek_plain_run_(arch, &p, stream);
+    status = f->only_blocks ? moek_plain_blocks_run_(arch, &blocks, stream) : moek_plain_run_(arch, &p, stream);
     zeros.to = zeros.from = m->our_zero;
     zeros.from.at = NULL;
     zeros.counter = zeros.all = zeros.counter2 = -1;
