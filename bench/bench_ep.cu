@@ -6,8 +6,8 @@
  * DeepSeek-V3's sizes: hidden 7168, inter 2048, 256 experts, top-8, each token to 8 experts at random; windows by peer
  * access, on all GPUs there are.  On one GPU two ranks share it: that shows the kernels, and no wire.  ranks=N (1, 2, 4
  * or 8): so many, whatever GPUs there are.  KIND is that of the tokens behind it; without one up to 256 tokens go by
- * low_latency, more by alltoall.  FORMAT: only that one (by default fp8b128, then bf16).  exchange: no experts, for the
- * tokens behind it.
+ * low_latency, more by alltoall.  FORMAT: any, several of them one after the other (by default fp8b128, then bf16).
+ * exchange: no experts, for the tokens behind it.
  *
  * Each rank replays CUDA graphs of OPERATIONS operations (LAYERS where there are experts).  Lines:
  *     dispatch   prepare_send and prepare_receive, between clock stamps, which are kernels of one thread: the time of a
@@ -77,7 +77,7 @@ static double replay(cudaGraphExec_t exec, cudaStream_t stream, const uint64_t *
     uint64_t t[2];
     mem_must(cudaGraphLaunch(exec, stream));
     mem_must(cudaStreamSynchronize(stream));
-    mem_get(1, t, stamps, sizeof t);
+    mem_get(MEM_DEVICE, t, stamps, sizeof t);
     return 1e-3 * (double)(t[1] - t[0]);
 }
 static cudaGraphExec_t captured(cudaStream_t stream)
@@ -155,8 +155,8 @@ static void route(setup *s, const moek_ep *ep, int me, int32_t *ids, float *weig
     }
     s->sent[me] = rows * (ep->row_bytes + ep->scale_bytes + 4 + 8 * TOPK);
     s->back[me] = there * 2 * HIDDEN;
-    mem_put(1, ids, id, sizeof(int32_t) * TOPK * (size_t)s->tokens);
-    mem_put(1, weights, w, sizeof(float) * TOPK * (size_t)s->tokens);
+    mem_put(MEM_DEVICE, ids, id, sizeof(int32_t) * TOPK * (size_t)s->tokens);
+    mem_put(MEM_DEVICE, weights, w, sizeof(float) * TOPK * (size_t)s->tokens);
     free(id); free(w);
 }
 
@@ -206,7 +206,7 @@ static void keep_spans(setup *s, int what, int me, int replay, const uint64_t *s
     const int n = operations_of(what), spans = what == STAMPED ? 2 : 1;
     uint64_t t[2 + 3 * OPERATIONS], *at = t + 2;
     int i, k;
-    mem_get(1, t, stamps, sizeof t);
+    mem_get(MEM_DEVICE, t, stamps, sizeof t);
     for (i = 0; i < n; i++, at += spans + 1)
         for (k = 0; k < spans; k++)
             s->span[what][k][me][replay * n + i] = 1e-3 * (double)(at[k + 1] - at[k]);
@@ -262,7 +262,7 @@ static void open_group(setup *s, moek_ep *ep, const moek_ep_config *group)
         return;
     }
 #endif
-    s->base[me] = mem_alloc(1, size);
+    s->base[me] = mem_alloc(MEM_DEVICE, size);
     mem_must(cudaMemset(s->base[me], 0, size));
     mem_must(cudaDeviceSynchronize());
     pthread_barrier_wait(&s->barrier);
@@ -273,7 +273,7 @@ static void close_group(setup *s, int me)
 #ifdef USE_NCCL
     if (s->path) { must(moek_ep_nccl_close(&wire[me]), "close", ""); return; }
 #endif
-    mem_free(1, s->base[me]);
+    mem_free(MEM_DEVICE, s->base[me]);
 }
 
 /* Of this rank's experts, on its GPU. */
@@ -283,6 +283,15 @@ static void give_weights(const setup *s, const moek_ep *ep, int me)
     free_weights(&weights[me]);
     weights[me] = filled_weights(&s->config, ep->local_experts, 10 * (uint32_t)me);
     weights_are[me] = s->quant;
+}
+/* Experts are not run: any address will do. */
+static void any_weights(moek_weights *w, int quant, const void *at)
+{
+    const moek_format *const f = moek_format_of(quant);
+    w->w_up = w->w_down = at;
+    if (format_scaled(f)) w->w_up_scale = w->w_down_scale = at;
+    if (f->global_scale) w->w_up_global_scale = w->w_down_global_scale = (const float *)at;
+    if (f->static_x) w->x_scale = w->h_scale = (const float *)at;
 }
 /* The last token of this rank. */
 static double error_of(const setup *s, const moek_plan *plan, int me, const uint16_t *x, const uint16_t *y)
@@ -336,18 +345,15 @@ static void *run_rank(void *p)
 
     memset(&a, 0, sizeof a);
     a.x = filled(2 * HIDDEN * rows, fill_t(MOEK_DTYPE_BF16, 1), 1000 + (uint32_t)me);
-    a.topk_ids = (int32_t *)mem_alloc(1, 4 * TOPK * rows);
-    a.topk_weights = (float *)mem_alloc(1, 4 * TOPK * rows);
-    a.y = mem_alloc(1, 2 * HIDDEN * rows);
+    a.topk_ids = (int32_t *)mem_alloc(MEM_DEVICE, 4 * TOPK * rows);
+    a.topk_weights = (float *)mem_alloc(MEM_DEVICE, 4 * TOPK * rows);
+    a.y = mem_alloc(MEM_DEVICE, 2 * HIDDEN * rows);
     a.workspace_size = moek_workspace_size(plan);
     a.why = why; a.why_size = sizeof why;
     route(s, ep, me, a.topk_ids, a.topk_weights);
     give_weights(s, ep, me);
     w = weights[me];
-    if (!s->layers) {                                  /* experts are not run: any address will do */
-        w.w_up = w.w_down = a.x;
-        if (format_scaled(moek_format_of(s->quant))) w.w_up_scale = w.w_down_scale = a.x;
-    }
+    if (!s->layers) any_weights(&w, s->quant, a.x);
     must(moek_plan_bind(plan, &w), "moek_plan_bind", plan->why);
     for (i = 0; i < steps; i++) {
         const size_t from = i ? rows / 2 : 0;
@@ -358,13 +364,13 @@ static void *run_rank(void *p)
         half.y = (char *)a.y + 2 * HIDDEN * from;
         half.topk_ids += from * TOPK;
         half.topk_weights += from * TOPK;
-        half.workspace = workspace[i] = mem_alloc(1, a.workspace_size);
+        half.workspace = workspace[i] = mem_alloc(MEM_DEVICE, a.workspace_size);
         mem_must(cudaMemset(workspace[i], 0, a.workspace_size));
         mem_must(cudaStreamSynchronize(NULL));         /* and all that is filled */
         must(moek_begin(plan, &half, &step[i]), "moek_begin", why);
         must(moek_route(&step[i], (moek_stream)stream[0]), "moek_route", why);
     }
-    stamps = (uint64_t *)mem_alloc(1, 8 * (2 + 3 * OPERATIONS));
+    stamps = (uint64_t *)mem_alloc(MEM_DEVICE, 8 * (2 + 3 * OPERATIONS));
     for (g = first; g < graphs; g++)
         exec[g] = s->halves ? record_halves(step, stream, stamps) : record(g, step, stream[0], stamps);
     mem_must(cudaStreamSynchronize(stream[0]));
@@ -390,11 +396,11 @@ static void *run_rank(void *p)
     for (g = first; g < graphs; g++) mem_must(cudaGraphExecDestroy(exec[g]));
     for (i = 0; i < 2; i++) {
         mem_must(cudaStreamDestroy(stream[i]));
-        mem_free(1, workspace[i]);
+        mem_free(MEM_DEVICE, workspace[i]);
     }
     close_group(s, me);
-    mem_free(1, (void *)(size_t)a.x); mem_free(1, a.topk_ids); mem_free(1, a.topk_weights);
-    mem_free(1, a.y); mem_free(1, stamps);
+    mem_free(MEM_DEVICE, (void *)(size_t)a.x); mem_free(MEM_DEVICE, a.topk_ids); mem_free(MEM_DEVICE, a.topk_weights);
+    mem_free(MEM_DEVICE, a.y); mem_free(MEM_DEVICE, stamps);
     mem_must(cudaFreeHost(group.report));
     free(ep); free(plan);
     return NULL;
@@ -415,7 +421,7 @@ static spread stamped(const setup *s, int what, int k)
 /* bytes: that the busiest rank sends; reads of weights where there are experts. */
 static void line(const setup *s, const char *kind, const char *what, spread us, double bytes, double floor_us)
 {
-    printf("%6d  %-8s  %-11s  %-10s  %8.1f  %8.1f  %10.0f  %8.2f  %5.0f %%", s->tokens, moek_quant_name(s->quant),
+    printf("%6d  %-11s  %-11s  %-10s  %8.1f  %8.1f  %10.0f  %8.2f  %5.0f %%", s->tokens, moek_quant_name(s->quant),
            kind, what, us.median, us.p90, bytes, floor_us, 100 * floor_us / us.median);
     if (!strcmp(what, "layer") || !strcmp(what, "halves")) printf("  off by %.1e", s->error);
     printf("\n");
@@ -508,7 +514,8 @@ static void measure(int ranks, int gpus, int tokens, int quant, const asked *a)
     s.halves = a->halves && tokens > 1; s.layers = a->layers || s.halves;
     s.kind = a->kind ? a->kind : tokens > MOEK_EP_FEW_TOKENS ? MOEK_EP_ALLTOALL : MOEK_EP_LOW_LATENCY;
     s.config.hidden = HIDDEN; s.config.inter = INTER; s.config.experts = EXPERTS; s.config.topk = TOPK;
-    s.config.quant = quant; s.config.act = MOEK_SILU; s.config.max_tokens = s.halves ? (tokens + 1) / 2 : tokens;
+    s.config.quant = quant; s.config.block = moek_format_of(quant)->block[0]; s.config.act = MOEK_SILU;
+    s.config.max_tokens = s.halves ? (tokens + 1) / 2 : tokens;
     pthread_barrier_init(&s.barrier, NULL, (unsigned)ranks);
     for (i = 0; i < ranks; i++) {
         r[i].all = &s; r[i].number = i;
@@ -544,13 +551,31 @@ static void ask(asked *a, const char *word, int gpus, int ranks)
     exit(1);
 }
 
-int main(int argc, char **argv)
+/* The format of that name; 0: the word is another. */
+static int quant_of(const char *word)
+{
+    int i;
+    for (i = 0; i < FORMATS; i++) if (!strcmp(word, format_at(i)->name)) return format_at(i)->number;
+    return 0;
+}
+/* One format: each number among the words. */
+static void measure_words(int ranks, int gpus, int quant, int words, char **word)
 {
     static const int usual[] = { 1, 128, 4096 };
-    const int quants[] = { FORMAT_BLOCKED, FORMAT_PLAIN };
-    int only = 0;                                      /* formats asked for, a bit each */
+    asked a = { MOEK_EP_AUTO, 0, 1, 0 };
+    int i, numbers = 0;
+    for (i = 0; i < words; i++)
+        if (atoi(word[i]) > 0) {
+            measure(ranks, gpus, atoi(word[i]), quant, &a);
+            numbers++;
+        } else if (!quant_of(word[i])) ask(&a, word[i], gpus, ranks);
+    for (i = 0; i < 3 && !numbers; i++) measure(ranks, gpus, usual[i], quant, &a);
+}
+
+int main(int argc, char **argv)
+{
     struct cudaDeviceProp p;
-    int gpus = 0, ranks, i, q;
+    int gpus = 0, ranks, i, formats = 0;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
 #ifdef USE_NCCL
     setenv("NCCL_NVLS_ENABLE", "0", 0);
@@ -568,20 +593,14 @@ int main(int argc, char **argv)
            HIDDEN, EXPERTS, TOPK);
     printf("# medians of %d operations of the slowest rank, in CUDA graphs; floor at %.0f GB/s\n",
            REPLAYS * OPERATIONS, WIRE / 1e9);
-    printf("tokens  format    kind         what              us       p90       bytes     floor  share\n");
-    for (q = 0; q < 2; q++)
-        for (i = 1; i < argc; i++) if (!strcmp(argv[i], moek_quant_name(quants[q]))) only |= 1 << q;
-    for (q = 0; q < 2; q++) {
-        asked a = { MOEK_EP_AUTO, 0, 1, 0 };
-        int numbers = 0;
-        if (only && !(only >> q & 1)) continue;
-        for (i = 1; i < argc; i++)
-            if (atoi(argv[i]) > 0) {
-                measure(ranks, gpus, atoi(argv[i]), quants[q], &a);
-                numbers++;
-            } else if (strcmp(argv[i], moek_quant_name(quants[0])) && strcmp(argv[i], moek_quant_name(quants[1])))
-                ask(&a, argv[i], gpus, ranks);
-        for (i = 0; i < 3 && !numbers; i++) measure(ranks, gpus, usual[i], quants[q], &a);
-    }
+    printf("tokens  format       kind         what              us       p90       bytes     floor  share\n");
+    for (i = 1; i < argc; i++)
+        if (quant_of(argv[i])) {
+            measure_words(ranks, gpus, quant_of(argv[i]), argc - 1, argv + 1);
+            formats++;
+        }
+    if (formats) return 0;
+    measure_words(ranks, gpus, FORMAT_BLOCKED, argc - 1, argv + 1);
+    measure_words(ranks, gpus, FORMAT_PLAIN, argc - 1, argv + 1);
     return 0;
 }

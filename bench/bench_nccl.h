@@ -55,10 +55,11 @@ static void *nccl_rank(void *number)
     mem_must(cudaSetDevice(me));
     nccl_comm(b->ranks, me);
     for (kind = 0; kind < NCCL_KINDS; kind++) if (b->bytes[kind] > most) most = b->bytes[kind];
-    from = (char *)mem_alloc(1, most * (size_t)b->ranks); to = (char *)mem_alloc(1, most * (size_t)b->ranks);
+    from = (char *)mem_alloc(MEM_DEVICE, most * (size_t)b->ranks);
+    to = (char *)mem_alloc(MEM_DEVICE, most * (size_t)b->ranks);
     mem_must(cudaMemset(from, 0, most * (size_t)b->ranks));
     mem_must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    stamps = (uint64_t *)mem_alloc(1, 16);
+    stamps = (uint64_t *)mem_alloc(MEM_DEVICE, 16);
     mem_must(cudaDeviceSynchronize());
     for (kind = 0; kind < NCCL_KINDS; kind++) {
         if (!b->bytes[kind]) continue;
@@ -80,7 +81,7 @@ static void *nccl_rank(void *number)
         mem_must(cudaGraphExecDestroy(exec));
     }
     mem_must(cudaStreamDestroy(stream));
-    mem_free(1, from); mem_free(1, to); mem_free(1, stamps);
+    mem_free(MEM_DEVICE, from); mem_free(MEM_DEVICE, to); mem_free(MEM_DEVICE, stamps);
     return NULL;
 }
 

@@ -80,11 +80,11 @@ static void *put(int gpu, const void *host, size_t bytes)
 {
     void *p;
     if (!gpu) return (void *)(size_t)host;
-    p = mem_alloc(gpu, bytes);
-    mem_put(gpu, p, host, bytes);
+    p = mem_alloc(mem_where(gpu), bytes);
+    mem_put(mem_where(gpu), p, host, bytes);
     return p;
 }
-static void drop(int gpu, const void *p) { if (gpu) mem_free(gpu, (void *)(size_t)p); }
+static void drop(int gpu, const void *p) { if (gpu) mem_free(mem_where(gpu), (void *)(size_t)p); }
 
 typedef struct whole {                                 /* the layer, and what one rank makes of it */
     moek_config config;
@@ -114,14 +114,15 @@ static moek_args args_of(const whole *l, const moek_plan *plan, int first, int t
     a.topk_weights = (float *)put(gpu, l->weights + first * k, 4 * n * (size_t)k);
     a.y = put(gpu, l->y + first * h, 2 * n * (size_t)h);
     a.workspace_size = moek_workspace_size(plan);
-    a.workspace = mem_alloc(gpu, a.workspace_size);
+    a.workspace = mem_alloc(mem_where(gpu), a.workspace_size);
     return a;
 }
 /* y back into the whole. */
 static void end_args(const whole *l, const moek_args *a, int first)
 {
-    if (l->gpus) mem_get(1, l->y + first * l->config.hidden, a->y, 2 * (size_t)a->tokens * (size_t)l->config.hidden);
-    mem_free(l->gpus, a->workspace);
+    if (l->gpus)
+        mem_get(MEM_DEVICE, l->y + first * l->config.hidden, a->y, 2 * (size_t)a->tokens * (size_t)l->config.hidden);
+    mem_free(mem_where(l->gpus), a->workspace);
     drop(l->gpus, a->x); drop(l->gpus, a->topk_ids); drop(l->gpus, a->topk_weights); drop(l->gpus, a->y);
 }
 
@@ -257,7 +258,7 @@ static int many_ranks(whole *l, int kind, int combine)
     for (i = 0; i < l->ranks; i++) {
         const size_t size = moek_ep_window_size(&l->group);
         if (l->gpus) use(i % l->gpus);
-        l->window[i] = mem_alloc(l->gpus, size);
+        l->window[i] = mem_alloc(mem_where(l->gpus), size);
         zero(l->gpus, l->window[i], size);
     }
     pthread_barrier_init(&l->together, NULL, (unsigned)l->ranks);
@@ -274,7 +275,7 @@ static int many_ranks(whole *l, int kind, int combine)
     }
     for (i = 0; i < l->ranks; i++) {
         if (l->gpus) use(i % l->gpus);
-        mem_free(l->gpus, l->window[i]);
+        mem_free(mem_where(l->gpus), l->window[i]);
     }
     pthread_barrier_destroy(&l->together);
     d = ref_compare_t(l->y, l->want, n, MOEK_DTYPE_BF16);

@@ -22,6 +22,10 @@ static inline void mem_must(cudaError_t error)
 #define MEM_CUDA 0
 #endif
 
+/* For what is no row: an arch that stands for the host, and one that stands for a device.  (1 is a set of CPUs.) */
+enum { MEM_HOST = 0, MEM_DEVICE = 80 };
+static inline int mem_where(int on_gpu) { return on_gpu ? MEM_DEVICE : MEM_HOST; }
+
 /* Does it work on memory of a device? */
 static inline int mem_on_gpu(int arch) { return arch >= 80; }
 

@@ -133,7 +133,10 @@ static inline void ep_fields_open_all(ep_fields_rank *rank, void **window, int g
         if (n > size) size = n;
     }
     zeros = calloc(1, size);
-    for (r = 0; r < 2 * EP_FIELDS_RANKS + 1; r++) mem_put(gpu, window[r] = mem_alloc(gpu, size), zeros, size);
+    for (r = 0; r < 2 * EP_FIELDS_RANKS + 1; r++) {
+        window[r] = mem_alloc(mem_where(gpu), size);
+        mem_put(mem_where(gpu), window[r], zeros, size);
+    }
     free(zeros);
     for (r = 0; r < EP_FIELDS_RANKS; r++) {
         void *const out = window[EP_FIELDS_RANKS + 1 + r];

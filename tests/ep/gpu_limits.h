@@ -50,7 +50,7 @@ static void give_rows(scene *s, int fits)
         for (g = 0; g < 2; g++) {
             side *one = g ? &s->gpu[r] : &s->host[r];
             on(one);
-            mem_put(g, one->args.topk_ids, ids, sizeof ids);
+            mem_put(mem_where(g), one->args.topk_ids, ids, sizeof ids);
         }
     }
 }

@@ -56,7 +56,7 @@ static int be_rank(int rank, int ranks, const char *path, int dies)
     k->group.rank = rank; k->group.transport = MOEK_EP_GPU; k->group.layer = &s->config;
     k->window_size = moek_ep_window_size(&k->group);
     on(k);
-    k->window = (unsigned char *)mem_alloc(1, k->window_size + at) + at;
+    k->window = (unsigned char *)mem_alloc(MEM_DEVICE, k->window_size + at) + at;
     mem_must(cudaMemset(k->window, 0, k->window_size));
     mem_must(cudaHostAlloc(&k->report, MOEK_EP_REPORT, cudaHostAllocPortable));
     memset(k->report, 0, MOEK_EP_REPORT);
@@ -171,7 +171,7 @@ static void test_refused(void)
         CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "not memory of a GPU"), "host: %s",
               ep.why);
     mem_free(0, base[0]);
-    base[0] = mem_alloc(1, size);
+    base[0] = mem_alloc(MEM_DEVICE, size);
     mem_must(cudaMemset(base[0], 0, size));
     mem_must(cudaDeviceSynchronize());
     CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "report is no pinned memory"),
@@ -181,7 +181,7 @@ static void test_refused(void)
     CHECK(moek_ep_open(&ep, &g, base) == MOEK_OK, "open: %s", ep.why);
     CHECK(moek_ep_open(&ep, &g, base) == MOEK_E_ARGUMENT && strstr(ep.why, "not zeroed"), "twice: %s", ep.why);
     mem_must(cudaFreeHost(g.report));
-    mem_free(1, base[0]);
+    mem_free(MEM_DEVICE, base[0]);
 }
 
 /* Those that were asked for; all, if none was. */

@@ -5,7 +5,7 @@ static unsigned char *guarded(const side *k, size_t bytes, int fill)
 {
     unsigned char *p;
     on(k);
-    if (!shared) p = (unsigned char *)mem_alloc(k->gpu, bytes + 2 * GUARD);
+    if (!shared) p = (unsigned char *)mem_alloc(mem_where(k->gpu), bytes + 2 * GUARD);
     else p = (unsigned char *)mmap(NULL, bytes + 2 * GUARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) abort();
     if (k->gpu) {
@@ -29,25 +29,25 @@ static void drop(const side *k, unsigned char *p, size_t bytes, const char *what
     int i, ok = 1;
     if (!p) return;
     on(k);
-    mem_get(k->gpu, guard, p - GUARD, GUARD);
-    mem_get(k->gpu, guard + GUARD, p + bytes, GUARD);
+    mem_get(mem_where(k->gpu), guard, p - GUARD, GUARD);
+    mem_get(mem_where(k->gpu), guard + GUARD, p + bytes, GUARD);
     for (i = 0; i < 2 * GUARD; i++) ok &= guard[i] == LAYER_POISON;
     CHECK(ok, "%s: something was written beside an array", what);
-    if (!shared) mem_free(k->gpu, p - GUARD);
+    if (!shared) mem_free(mem_where(k->gpu), p - GUARD);
     else munmap(p - GUARD, bytes + 2 * GUARD);
 }
 static void *room(side *k, size_t bytes)
 {
     on(k);
     if (k->gifts == 64) abort();
-    return k->given[k->gifts++] = mem_alloc(k->gpu, bytes);
+    return k->given[k->gifts++] = mem_alloc(mem_where(k->gpu), bytes);
 }
 static const void *gift(side *k, const void *host, size_t bytes)
 {
     void *p;
     if (!host) return NULL;
     p = room(k, bytes);
-    mem_put(k->gpu, p, host, bytes);
+    mem_put(mem_where(k->gpu), p, host, bytes);
     return p;
 }
 
@@ -249,7 +249,7 @@ static void check_zeros(const scene *s, const side *k)
     if (!leaves_zeros(k)) return;
     rows = (unsigned char *)malloc(n);
     on(k);
-    mem_get(1, rows, k->window + at, n);
+    mem_get(MEM_DEVICE, rows, k->window + at, n);
     for (i = 0; i < n && !rows[i]; i++) { }
     CHECK(i == n, "%s: rank %d left byte %lu of what came back", s->what, k->group.rank, (unsigned long)i);
     free(rows);
@@ -381,9 +381,10 @@ static void hand_out(scene *s)
             const moek_args *a = g ? &s->gpu[r].args : &s->host[r].args;
             on(g ? &s->gpu[r] : &s->host[r]);
             for (t = 0; t < n; t++)
-                mem_put(g, (char *)(size_t)a->x + t * (row + 2 * s->gap), (const char *)l->x + (first + t) * row, row);
-            mem_put(g, a->topk_ids, (const char *)l->topk_ids + first * slots, n * slots);
-            mem_put(g, a->topk_weights, (const char *)l->topk_weights + first * slots, n * slots);
+                mem_put(mem_where(g), (char *)(size_t)a->x + t * (row + 2 * s->gap),
+                        (const char *)l->x + (first + t) * row, row);
+            mem_put(mem_where(g), a->topk_ids, (const char *)l->topk_ids + first * slots, n * slots);
+            mem_put(mem_where(g), a->topk_weights, (const char *)l->topk_weights + first * slots, n * slots);
         }
     }
 }
@@ -416,7 +417,7 @@ static void forget(scene *s)
             drop(k, k->out, k->window_size, s->what);
             drop(k, (unsigned char *)k->args.y, y_row(s) * (size_t)s->tokens[r], s->what);
             drop(k, (unsigned char *)k->args.workspace, k->args.workspace_size, s->what);
-            for (i = 0; i < k->gifts; i++) { on(k); mem_free(k->gpu, k->given[i]); }
+            for (i = 0; i < k->gifts; i++) { on(k); mem_free(mem_where(k->gpu), k->given[i]); }
             if (k->report) cudaFreeHost(k->report);
             if (k->stream) { on(k); mem_must(cudaStreamDestroy(k->stream)); }
         }
@@ -478,7 +479,7 @@ static int both(scene *s, half what) { return each(s, s->host, what) & each(s, s
 static void get(const side *k, void *host, const void *there, size_t bytes)
 {
     on(k);
-    mem_get(k->gpu, host, there, bytes);
+    mem_get(mem_where(k->gpu), host, there, bytes);
 }
 
 /* The same codes.  A NaN in e4m3 may have either sign, whatever rows share a scale: products of GPUs are positive NaN,
@@ -591,7 +592,7 @@ static void give_out(scene *s, int r)
     for (i = 0; i < rows; i += n) {                    /* as many as lie together on both sides */
         const size_t at = (size_t)place_of_row(s, h, g, i);
         for (n = 1; i + n < rows && (size_t)place_of_row(s, h, g, i + n) == at + (size_t)n; n++) { }
-        mem_put(1, (char *)g->step.out + at * row, (char *)h->step.out + (size_t)i * row, (size_t)n * row);
+        mem_put(MEM_DEVICE, (char *)g->step.out + at * row, (char *)h->step.out + (size_t)i * row, (size_t)n * row);
     }
 }
 

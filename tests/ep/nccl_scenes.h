@@ -75,8 +75,8 @@ static const void *gift(rank *k, const void *host, size_t bytes)
 {
     void *p;
     if (!host) return NULL;
-    p = mem_alloc(1, bytes);
-    mem_put(1, p, host, bytes);
+    p = mem_alloc(MEM_DEVICE, bytes);
+    mem_put(MEM_DEVICE, p, host, bytes);
     if (k->gifts == 16) abort();
     return k->given[k->gifts++] = p;
 }
@@ -124,15 +124,15 @@ static int plan_rank(rank *k, const scene *s)
     a->x = gift(k, (const char *)l->args.x + 2 * h * first, 2 * h * n);
     a->topk_ids = (int32_t *)(size_t)gift(k, l->args.topk_ids + first * TOPK, 4 * TOPK * n);
     a->topk_weights = (float *)(size_t)gift(k, l->args.topk_weights + first * TOPK, 4 * TOPK * n);
-    a->y = k->given[k->gifts++] = mem_alloc(1, 2 * h * n);
+    a->y = k->given[k->gifts++] = mem_alloc(MEM_DEVICE, 2 * h * n);
     a->workspace_size = moek_workspace_size(&k->plan);
-    a->workspace = k->given[k->gifts++] = mem_alloc(1, a->workspace_size);
+    a->workspace = k->given[k->gifts++] = mem_alloc(MEM_DEVICE, a->workspace_size);
     a->why = k->why; a->why_size = sizeof k->why;
     return 1;
 }
 static void let_go(rank *k)
 {
-    while (k->gifts) mem_free(1, k->given[--k->gifts]);
+    while (k->gifts) mem_free(MEM_DEVICE, k->given[--k->gifts]);
 }
 static void run(rank *k, const scene *s, int runs)
 {
@@ -221,11 +221,11 @@ static void on_path(rank *k, scene *s, int path)
     if (plan_rank(k, s)) {
         run(k, s, RUNS);
         waited(k, s, "runs");
-        mem_get(1, y, k->args.y, n);
+        mem_get(MEM_DEVICE, y, k->args.y, n);
         replay(k, s);
         if (n) {
             uint16_t *again = (uint16_t *)malloc(n);
-            mem_get(1, again, k->args.y, n);
+            mem_get(MEM_DEVICE, again, k->args.y, n);
             SAY(!memcmp(again, y, n), "%s: rank %d: %s: a graph gives other bits", s->what, k->number,
                 moek_ep_nccl_path_name(path));
             free(again);

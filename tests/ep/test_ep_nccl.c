@@ -160,15 +160,15 @@ static void too_many(rank *k, int path)
     snprintf(words, sizeof words, "need max_rows = %d, the group has %d", needs, s.group.max_rows);
     SAY(status == MOEK_E_CAPACITY && strstr(k->wire.text, words), "rank %d: %s: \"%s\" has no \"%s\"", k->number,
         moek_status_name(status), k->wire.text, words);
-    mem_get(1, y, k->args.y, n);
+    mem_get(MEM_DEVICE, y, k->args.y, n);
     for (i = 0; i < (int)n; i++) untouched &= ((unsigned char *)y)[i] == LAYER_POISON;
     SAY(untouched, "rank %d: y was written", k->number);
-    mem_get(1, ids, k->args.topk_ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
+    mem_get(MEM_DEVICE, ids, k->args.topk_ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
     for (i = TOPK; i < TOPK * s.tokens[k->number]; i++) ids[i] = -1;
-    mem_put(1, k->args.topk_ids, ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
+    mem_put(MEM_DEVICE, k->args.topk_ids, ids, sizeof *ids * TOPK * (size_t)s.tokens[k->number]);
     run(k, &s, 1);
     waited(k, &s, "behind what did not fit");
-    mem_get(1, y, k->args.y, n);
+    mem_get(MEM_DEVICE, y, k->args.y, n);
     SAY(!memcmp(y, s.one + HIDDEN * first, 2 * HIDDEN), "rank %d: other bits behind what did not fit", k->number);
     SAY(moek_ep_nccl_close(&k->wire) == MOEK_OK, "rank %d: close", k->number);
     free(y);
@@ -211,7 +211,7 @@ static void closes_early(rank *k, int path)
         k->number, now_s() - before_all);
     SAY(moek_run(&k->plan, &k->args, (moek_stream)k->stream) == MOEK_E_ARGUMENT && strstr(k->why, "group is not open"),
         "rank %d: runs when it has closed: %s", k->number, k->why);
-    mem_get(1, y, k->args.y, n);
+    mem_get(MEM_DEVICE, y, k->args.y, n);
     SAY(!memcmp(y, s->one + HIDDEN * first, n), "rank %d: other bits", k->number);
     free(y);
     let_go(k);
