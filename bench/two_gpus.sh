@@ -18,7 +18,8 @@ step() {                                               # NAME SECONDS COMMAND ..
     { echo "# $*"; timeout "$limit" "$@"; } > "$out/$name.txt" 2>&1
     rc=$?
     [ $rc = 0 ] || failed=1
-    printf '%-12s rc %3d  %4d s  %s\n' "$name" $rc $(($(date +%s) - begin)) "$(tail -n 1 "$out/$name.txt" | cut -c1-120)"
+    last=$(tail -n 1 "$out/$name.txt" | cut -c1-120)
+    printf '%-12s rc %3d  %4d s  %s\n' "$name" $rc $(($(date +%s) - begin)) "$last"
 }
 ./moek setup > "$out/setup.txt" 2>&1 || { tail -n 3 "$out/setup.txt"; exit 1; }
 targets="test_ep_gpu test_ep_nccl bench_ep bench_ep_nccl demo_ep"

@@ -97,8 +97,8 @@
  *                      scale NULL.  d = most / 127 (q8_0), the element with the largest |w| / -8, / -16 (q4_0, q5_0),
  *                      (highest - lowest) / 15, / 31 above the lowest (q4_1, q5_1); an f16, which codes were made
  *                      ahead of.  Other types are found by a search, and refused
- * A group of zeros has s = 1 (e8m0: 2^-127, blocks: 0), also where most / 448 is 0 in the type of the scale.  A NaN or Inf makes
- * the scale of its group NaN (nvfp4, fp8t: of the matrix), which the report counts; its codes mean 0.
+ * A group of zeros has s = 1 (e8m0: 2^-127, blocks: 0), also where most / 448 is 0 in the type of the scale.  A NaN or
+ * Inf makes the scale of its group NaN (nvfp4, fp8t: of the matrix), which the report counts; its codes mean 0.
  * Scales that gate and up share (fp8t; blocks of fp8b128 with rows of both): MOEK_MATRIX_GATE_UP, or in two arrays.
  * moek_export does not know what the weights were.                                                                   */
 #include "moek.h"
@@ -110,6 +110,7 @@
 #include "moek/import/host.h"
 #include "moek/import/launch.h"
 #include "moek/import/quantize.h"
+#include "moek/import/quantize_blocks.h"
 #include "moek/import/shape.h"
 #include "moek/import/import.h"
 #endif

@@ -66,7 +66,8 @@ def quantized():
         odd[4] = odd[4] / np.abs(odd[4]).max() * 65504 * 7
         odd[5], odd[6], odd[7] = odd[5] * np.float32(2e-6), odd[6] * np.float32(1e-9), np.abs(odd[7]) + 3
         w = np.concatenate([w, odd]).astype(np.float32)
-        print(name.lower(), *w.shape, w.astype("<f4").tobytes().hex(), quants.quantize(w, type).tobytes().hex(), sep="\t")
+        print(name.lower(), *w.shape, w.astype("<f4").tobytes().hex(), quants.quantize(w, type).tobytes().hex(),
+              sep="\t")
 
 
 def decode(program, count=20000):
