@@ -117,8 +117,8 @@ static moek_status moek_plain_blocks_run_(int arch, const moek_plain_blocks_ *a,
 #if MOEK_HAVE_CUDA_
     if (arch) {
         const moek_plain_blocks_ args = *a;
-        return MOEK_LAUNCH_(moek_plain_blocks_k_, (unsigned)((blocks + MOEK_IMPORT_THREADS_ - 1) / MOEK_IMPORT_THREADS_),
-                            MOEK_IMPORT_THREADS_, 0, stream, args);
+        const size_t grid = (blocks + MOEK_IMPORT_THREADS_ - 1) / MOEK_IMPORT_THREADS_;
+        return MOEK_LAUNCH_(moek_plain_blocks_k_, (unsigned)grid, MOEK_IMPORT_THREADS_, 0, stream, args);
     }
 #endif
     (void)arch;
