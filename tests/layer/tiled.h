@@ -34,7 +34,7 @@ static void tiled_case(int quant, int turn)
     if (turn == 7) c.format = MOEK_BATCHED;
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0), many);
     snprintf(l.what, sizeof l.what, "tiled weights, %s, turn %d", l.format->name, turn);
-    if (turn % 3 && format_has(l.format, MOEK_OP_LAYER, 90)) layer_state = layer_zeros(moek_state_size());
+    if (turn % 3 && format_has(l.format, MOEK_OP_LAYER, layer_arch)) layer_state = layer_zeros(moek_state_size());
     y = layer_plan(&l) ? layer_y(&l, moek_run) : NULL;
     if (y && c.format == MOEK_STANDARD) layer_compare_some(&l, many < 10 ? many : 10);
     if (y) {
@@ -165,8 +165,8 @@ static void fragments_case(int quant, int act, int tokens, int turn, int expands
     c.weight_layout = MOEK_WEIGHTS_TILED;
     c.expand_weights = expands;
     layer_new(&l, &c, (turn % 2 ? LAYER_BIAS : 0) | (turn / 2 % 2 ? LAYER_ZERO : 0), tokens);
-    if (turn % 3 != 1 && c.format == MOEK_STANDARD && format_has(l.format, MOEK_OP_LAYER, 90))     /* up to 8 tokens: */
-        layer_state = layer_zeros(moek_state_size());                  /* in one launch */
+    if (turn % 3 != 1 && c.format == MOEK_STANDARD && format_has(l.format, MOEK_OP_LAYER, layer_arch))
+        layer_state = layer_zeros(moek_state_size());  /* up to 8 tokens: in one launch */
     snprintf(l.what, sizeof l.what, "fragments, %s, block %d, zeros %d, act %d, %d tokens, turn %d, expands %d",
              l.format->name, c.block, l.w.w_up_zero != NULL, act, tokens, turn, expands);
     if (layer_plan(&l)) {
@@ -251,23 +251,27 @@ static void test_panels(void)
             if (format_has(format_at(i), MOEK_OP_UP, MOEK_ARCH_CPU) && !format_at(i)->only_blocks)
                 panels_case(format_at(i)->number, tokens[turn % 5], turn);
 }
-/* Weights of 4 bits on Hopper: all tile heights; layouts, T, biases and activations by turns.  Weights as they come
- * are refused, and zero points that are not aligned. */
+/* Weights as fragments: all tile heights; layouts, T, biases and activations by turns.  Weights as they come are
+ * refused where no kernel reads them, and zero points that are not aligned. */
 static void test_fragments(void)
 {
     static const int tokens[] = { 1, 300, 20, 9, 60, 130, 3, 700 };
     static const int acts[] = { MOEK_SILU, MOEK_SWIGLUOAI, MOEK_GELU, MOEK_RELU2_NO_MUL, MOEK_SITU };
     int i, turn = 0;
-    for (i = 0; i < FORMATS && layer_arch == 90; i++) {
+    for (i = 0; i < FORMATS; i++) {
         const moek_format *const f = format_at(i);
         moek_config c = config_of(f->number);
         moek_plan plan;
         int t;
-        if (!format_has(f, MOEK_OP_UP, 90) || !format_in_fragments(f)) continue;
+        if (!format_reads(f, layer_arch, MOEK_READS_FRAGMENTS)) continue;
         for (t = 0; t < (quick_set ? 2 : SMALL ? 4 : 16); t++, turn++)
             fragments_case(f->number, acts[turn % 5], tokens[turn % 8], turn, 0);
         c.block = f->blocks ? f->block[0] : 0;
-        CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "MOEK_WEIGHTS_TILED"), "%s", plan.why);
+        if (format_reads(f, layer_arch, MOEK_READS_CHECKPOINT))
+            CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s", plan.why);
+        else
+            CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "MOEK_WEIGHTS_TILED"), "%s",
+                  plan.why);
         if (f->zero) {
             layer l;
             c.weight_layout = MOEK_WEIGHTS_TILED;
@@ -340,8 +344,9 @@ static void test_tiled(void)
         }
         c.weight_layout = MOEK_WEIGHTS_TILED;
         c.hidden = c.inter = 256;
-        if (layer_arch < 90)
-            CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, "only sm90 rows"), "%s", plan.why);
+        if (!format_reads(f, layer_arch, MOEK_READS_LINES | MOEK_READS_FRAGMENTS))
+            CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, "that read such weights"),
+                  "%s", plan.why);
         c.inter = 272;
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "inter 272"), "%s", plan.why);
     }

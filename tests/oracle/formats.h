@@ -78,6 +78,15 @@ static inline int format_has(const moek_format *f, int op, int arch)
     for (i = 0; i < n; i++) if (k[i].op == op && k[i].quant == f->number && k[i].arch == arch) return 1;
     return 0;
 }
+/* Do kernels of up of that architecture read its weights in such an order: one of MOEK_READS_*? */
+static inline int format_reads(const moek_format *f, int arch, int order)
+{
+    int i, n, reads = 0;
+    const moek_kernel *const k = moek_kernels(&n);
+    for (i = 0; i < n; i++)
+        if (k[i].op == MOEK_OP_UP && k[i].quant == f->number && k[i].arch == arch) reads |= k[i].reads;
+    return (reads & order) != 0;
+}
 /* Do kernels of Hopper read its weights as fragments, and no others (MOEK_WEIGHTS_TILED)? */
 static inline int format_in_fragments(const moek_format *f)
 {

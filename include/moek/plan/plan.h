@@ -29,8 +29,9 @@ static moek_status moek_weights_refused_(const moek_oracle_ *o, int arch, int op
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_BLOCKS: only rows of CPUs read blocks "
                    "of GGUF files yet; leave config.weight_layout 0, and import weights (moek_import.h)");
     if (layout == MOEK_WEIGHTS_TILED && !(reads & MOEK_READS_TILED_))
-        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: only sm90 rows read such "
-                   "weights; leave config.weight_layout 0, and weights as they come%s", !host ? "" :
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: %s has no rows of %s that read "
+                   "such weights; leave config.weight_layout 0, and weights as they come%s", moek_arch_name_(arch),
+                   moek_quant_name(quant), !host ? "" :
                    ", or set MOEK_WEIGHTS_PANELS, the order of CPUs, and repack from these with a plan for the CPU");
     if (layout == MOEK_WEIGHTS_PANELS && !(reads & MOEK_READS_PANELS))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_PANELS: only rows of CPUs read such "
