@@ -729,7 +729,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
             moek_mbar_init_fence_();
         }
-        moek_work_range_of_(a, &b.range, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP);
+        moek_work_range_of_(a, &b.range, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP, blockIdx.x);
         if (t < 128) {
             if constexpr (TALL) moek_registers_less_(E4M3 ? 80 : 72);
             else if (M >= 32) moek_registers_less_(64);

@@ -323,9 +323,9 @@ EMU_FN void emu_start_block(int number, dim3 index, size_t shared)
     }
 }
 template <class Body> static void emu_call(void *body) { (*(Body *)body)(); }
-/* cluster: blocks side by side that reach each other's shared memory. */
+/* cluster: blocks side by side that reach each other's shared memory.  ordered: blocks wait for those before them. */
 template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared, Body body,
-                                             int cluster = 1)
+                                             int cluster = 1, int ordered = 0)
 {
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
     const int resident = blocks <= EMU_RESIDENT ? (int)blocks : cluster;
@@ -340,7 +340,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
     blockDim = threads, gridDim = grid;
     emu_count = (int)(threads.x * threads.y * threads.z);
     for (i = 0; i < blocks; i += (unsigned)resident) {
-        const uint64_t first = moek_emu_backwards ? blocks - resident - i : i;
+        const uint64_t first = moek_emu_backwards && !ordered ? blocks - resident - i : i;
         for (k = 0; k < resident; k++) {
             const uint64_t b = first + (unsigned)k;
             emu_start_block(k, dim3((unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
@@ -358,9 +358,9 @@ EMU_STATE std::mutex emu_one_launch;                     /* tests launch from se
 /* Takes a launch to its stream, and says whether all is well there; NULL: it runs at once.  (Streams: emu_cuda.h.) */
 EMU_STATE int (*emu_on_stream)(void *stream, std::function<void()> launch);
 template <class Args> static int emu_submit(const char *name, dim3 grid, dim3 threads, size_t shared, int cluster,
-                                            void *stream, void (*kernel)(Args), const Args &args)
+                                            int ordered, void *stream, void (*kernel)(Args), const Args &args)
 {
-    const auto launch = [=] { emu_launch(name, grid, threads, shared, [&] { kernel(args); }, cluster); };
+    const auto launch = [=] { emu_launch(name, grid, threads, shared, [&] { kernel(args); }, cluster, ordered); };
     if (emu_on_stream) return emu_on_stream(stream, launch);
     std::lock_guard<std::mutex> hold(emu_one_launch);
     if (!moek_emu_hold || !strstr(name, moek_emu_hold)) launch();
@@ -374,13 +374,15 @@ EMU_FN void moek_emu_let_go()
     emu_held.clear();
     moek_emu_hold = NULL;
 }
-#define EMU_SUBMIT(kernel, grid, threads, shared, cluster, stream, args) \
-    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), cluster, (void *)(stream), kernel, args) \
-     ? MOEK_OK : MOEK_E_CUDA)
+#define EMU_SUBMIT(kernel, grid, threads, shared, cluster, ordered, stream, args) \
+    (emu_submit(#kernel, dim3(grid), dim3(threads), (size_t)(shared), cluster, ordered, (void *)(stream), kernel, \
+                args) ? MOEK_OK : MOEK_E_CUDA)
 #define MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args) \
-    EMU_SUBMIT(kernel, grid, threads, shared, 1, stream, args)
+    EMU_SUBMIT(kernel, grid, threads, shared, 1, 0, stream, args)
 #define MOEK_LAUNCH_PAIRS_(kernel, grid, threads, shared, stream, early, args) \
-    ((void)(early), EMU_SUBMIT(kernel, grid, threads, shared, 2, stream, args))
+    ((void)(early), EMU_SUBMIT(kernel, grid, threads, shared, 2, 0, stream, args))
+#define MOEK_CHAIN_ORDERED_(kernel, grid, threads, shared, stream, early, args) \
+    ((void)(early), EMU_SUBMIT(kernel, grid, threads, shared, 1, 1, stream, args))
 #define MOEK_READY_(kernel, shared) ((void)(kernel), (int)(shared) <= (int)EMU_SHARED ? MOEK_OK : MOEK_E_ARCH)
 #define MOEK_SHARED_(type, name) type *const name = (type *)emu_shared
 #define MOEK_SHARED_1024_(name) unsigned char *const name = (unsigned char *)emu_shared

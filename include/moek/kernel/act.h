@@ -1,9 +1,9 @@
-/* moek/kernel/act.h -- the activation of a thread's sums by wgmma, where rows of w are its M: its switch, once. */
+/* moek/kernel/act.h -- the activation of a thread's sums by wgmma or mma.sync, whose M are rows of w: its switch,
+ * once. */
 #ifndef MOEK_ACT_SUMS_H
 #define MOEK_ACT_SUMS_H
-#include "sm90.h"
+#include "cuda.h"
 
-#ifdef MOEK_SM90_CODE_
 /* One activation, by its number, of N rows of a. */
 template <int ACT, int GATED, int N>
 MOEK_DEVICE void moek_act_of_sums_(float *sum, float alpha, float beta, float limit)
@@ -43,5 +43,4 @@ template <int N> MOEK_DEVICE void moek_act_sums_(const moek_gemm_args *a, float 
         }
     }
 }
-#endif
 #endif

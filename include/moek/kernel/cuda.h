@@ -299,4 +299,13 @@ MOEK_DEVICE float moek_warp_max_(float f)
 {
     return moek_unorder_(__reduce_max_sync(0xffffffff, f == f ? moek_order_(f) : 0u));
 }
+
+/* Until there are n. */
+MOEK_DEVICE void moek_flag_reach_(const int32_t *flag, int n)
+{
+    while (moek_flag_read_(flag) < n) continue;
+}
+
+/* As moek_act_silu_ without a limit, by the approximate exp and reciprocal: within 1e-6. */
+MOEK_DEVICE float moek_fast_silu_(float g, float u) { return __fdividef(g, 1.0f + __expf(-g)) * u; }
 #endif

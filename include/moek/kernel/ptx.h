@@ -48,6 +48,9 @@ static MOEK_UNUSED void *moek_driver_function_(const char *name)
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
     ((early) ? moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), 1, 1, &(args)) \
              : MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
+/* The same, where blocks wait for blocks with lower numbers, which begin first. */
+#define MOEK_CHAIN_ORDERED_(kernel, grid, threads, shared, stream, early, args) \
+    MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args)
 /* The same, in clusters of two. */
 #define MOEK_LAUNCH_PAIRS_(kernel, grid, threads, shared, stream, early, args) \
     moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), (early), 2, &(args))
@@ -187,6 +190,14 @@ MOEK_DEVICE const void *moek_opaque_ptr_(const void *p)
 {
     asm volatile("" : "+l"(p));
     return p;
+}
+
+/* n, reckoned where it stands: the compiler would keep what follows from it in registers, through a loop that needs
+ * them all. */
+MOEK_DEVICE int moek_opaque_int_(int n)
+{
+    asm volatile("" : "+r"(n));
+    return n;
 }
 
 /* Copy 4 bytes in the same way, through L1. */
@@ -343,6 +354,26 @@ MOEK_DEVICE float moek_about_one_over_(float s)
     return f;
 }
 
+/* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q, 2 q + 1), transposed. */
+MOEK_DEVICE uint32_t moek_transpose_(uint32_t two)
+{
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(two));
+    return r;
+}
+
+/* Counts between blocks of a launch: what it is; one more, after all that this thread knows of was written. */
+MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
+{
+    int have;
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(have) : "l"(flag) : "memory");
+    return have;
+}
+MOEK_DEVICE void moek_flag_add_(int32_t *flag)
+{
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" :: "l"(flag) : "memory");
+}
+
 /* d += a * b, 16 x 8 x 16, f32 sums.  Fragments as the PTX manual draws them (mma.m16n8k16). */
 MOEK_DEVICE void moek_mma_bf16_(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
@@ -366,18 +397,26 @@ MOEK_DEVICE void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t 
                  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* From sm_90 on: the larger of each half, unsigned; the smaller; two e4m3, in the low half of x, as f32. */
+/* The larger of each half, unsigned (before sm_90 by several instructions); the smaller. */
 MOEK_DEVICE uint32_t moek_max_u16_(uint32_t a, uint32_t b)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    return __vmaxu2(a, b);
+#else
     uint32_t c;
     asm("max.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
     return c;
+#endif
 }
 MOEK_DEVICE uint32_t moek_min_u16_(uint32_t a, uint32_t b)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    return __vminu2(a, b);
+#else
     uint32_t c;
     asm("min.u16x2 %0, %1, %2;\n" : "=r"(c) : "r"(a), "r"(b));
     return c;
+#endif
 }
 /* Bits of a where mask has them, else of b. */
 MOEK_DEVICE uint32_t moek_select_(uint32_t mask, uint32_t a, uint32_t b)

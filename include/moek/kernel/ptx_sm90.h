@@ -78,8 +78,6 @@ static MOEK_UNUSED moek_status moek_rows_map_(CUtensorMap *map, const moek_gemm_
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
 
-enum { MOEK_SM90_EXPERTS = 1024 };                    /* the most of a rank: MOEK_MAX_EXPERTS_ */
-
 #ifdef MOEK_SM90_CODE_
 #ifndef MOEK_EMU                                      /* tests/emu/emu_sm90.h has them, too */
 MOEK_DEVICE uint32_t moek_shared_address_(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -296,14 +294,6 @@ MOEK_DEVICE float moek_ex2_(float x)
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
     return y;
 }
-/* An 8 x 8 matrix of 2-byte elements, two of a row a lane (lane 4 g + q: row g, columns 2 q, 2 q + 1), transposed. */
-MOEK_DEVICE uint32_t moek_transpose_(uint32_t two)
-{
-    uint32_t r;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(two));
-    return r;
-}
-
 /* Four 8 x 8 matrices of 2-byte elements to shared memory: the inverse of moek_ldmatrix4_. */
 MOEK_DEVICE void moek_stmatrix4_(void *shared, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
 {
@@ -323,19 +313,8 @@ MOEK_DEVICE void moek_stmatrix2_trans_(void *shared, uint32_t r0, uint32_t r1)
                  :: "r"(moek_shared_address_(shared)), "r"(r0), "r"(r1) : "memory");
 }
 
-/* Counts between blocks of a launch, all of which are resident: what it is; one more, after all that this thread knows
- * of was written. */
-MOEK_DEVICE int moek_flag_read_(const int32_t *flag)
-{
-    int have;
-    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];\n" : "=r"(have) : "l"(flag) : "memory");
-    return have;
-}
-MOEK_DEVICE void moek_flag_add_(int32_t *flag)
-{
-    asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" :: "l"(flag) : "memory");
-}
-MOEK_DEVICE int moek_flag_next_(int32_t *flag)     /* also: how many there were before */
+/* As moek_flag_add_, and how many there were before. */
+MOEK_DEVICE int moek_flag_next_(int32_t *flag)
 {
     int had;
     asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;\n" : "=r"(had) : "l"(flag) : "memory");
@@ -348,13 +327,6 @@ MOEK_DEVICE const void *moek_at_(const void *p, uint32_t n, uint32_t bytes)
     uint64_t r;
     asm("mad.wide.u32 %0, %1, %2, %3;\n" : "=l"(r) : "r"(n), "r"(bytes), "l"((uint64_t)p));
     return (const void *)r;
-}
-/* n, reckoned where it stands: the compiler would keep what follows from it in registers, through a loop that needs
- * them all. */
-MOEK_DEVICE int moek_opaque_int_(int n)
-{
-    asm volatile("" : "+r"(n));
-    return n;
 }
 /* Floats at an address in shared memory, loaded where it stands in the program.  (By a pointer, the compiler may find
  * the address anew, and wait for it between two wgmma.) */

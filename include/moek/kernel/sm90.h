@@ -44,16 +44,8 @@ MOEK_DEVICE uint64_t moek_uniform_(uint64_t operand)
 {
     return (operand & 0xffffffff00000000ull) | __shfl_sync(0xffffffff, (uint32_t)operand, 0);
 }
-/* Until there are n. */
-MOEK_DEVICE void moek_flag_reach_(const int32_t *flag, int n)
-{
-    while (moek_flag_read_(flag) < n) continue;
-}
-
-/* As moek_act_silu_ without a limit, by the approximate exp and reciprocal: within 1e-6. */
-MOEK_DEVICE float moek_fast_silu_(float g, float u) { return __fdividef(g, 1.0f + __expf(-g)) * u; }
-/* The same of n (32 at most) gates of two rows, two of the one, two of the other, and so on; y may be either.  One
- * reciprocal serves two: exp and it come from a unit that takes 8 clocks for a warp. */
+/* moek_fast_silu_ of n (32 at most) gates of two rows, two of the one, two of the other, and so on; y may be either.
+ * One reciprocal serves two: exp and it come from a unit that takes 8 clocks for a warp. */
 MOEK_DEVICE void moek_fast_silus_(float *y, const float *g, const float *u, int n)
 {
     float e[32];
