@@ -8,7 +8,7 @@ GEMMS = "up down layer mlp"
 READS = {                                              # how weights may lie
     "checkpoint": "as checkpoints have them (MOEK_WEIGHTS_CHECKPOINT)",
     "lines": "tiled, in lines of 128 bytes (MOEK_WEIGHTS_TILED)",
-    "fragments": "tiled, as operands of wgmma (MOEK_WEIGHTS_TILED)",
+    "fragments": "tiled, as operands of wgmma and mma.sync (MOEK_WEIGHTS_TILED)",
     "panels": "16 rows side by side, on CPUs (MOEK_WEIGHTS_PANELS)",
     "blocks": "in blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)",
 }

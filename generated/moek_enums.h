@@ -68,7 +68,7 @@
 /* moek_kernel.reads: how the weights of a GEMM may lie. */
 #define MOEK_READS_CHECKPOINT          1    /* as checkpoints have them (MOEK_WEIGHTS_CHECKPOINT) */
 #define MOEK_READS_LINES               2    /* tiled, in lines of 128 bytes (MOEK_WEIGHTS_TILED) */
-#define MOEK_READS_FRAGMENTS           4    /* tiled, as operands of wgmma (MOEK_WEIGHTS_TILED) */
+#define MOEK_READS_FRAGMENTS           4    /* tiled, as operands of wgmma and mma.sync (MOEK_WEIGHTS_TILED) */
 #define MOEK_READS_PANELS              8    /* 16 rows side by side, on CPUs (MOEK_WEIGHTS_PANELS) */
 #define MOEK_READS_BLOCKS              16   /* in blocks of GGUF files (MOEK_WEIGHTS_BLOCKS) */
 /* moek_kernel.traits: what a kernel does of its args (moek/ops.h), and wants. */

@@ -107,6 +107,12 @@
     X(UP, MOEK_INT4_A16, 0, 64, 80) \
     X(UP, MOEK_INT4_A16, 0, 128, 80) \
     X(UP, MOEK_INT4_A16, 0, 0, 80) \
+    X(DOWN, MOEK_MXFP4_A16, 0, 0, 80) \
+    X(DOWN, MOEK_NVFP4_A16, 0, 0, 80) \
+    X(DOWN, MOEK_INT4_A16, 0, 32, 80) \
+    X(DOWN, MOEK_INT4_A16, 0, 64, 80) \
+    X(DOWN, MOEK_INT4_A16, 0, 128, 80) \
+    X(DOWN, MOEK_INT4_A16, 0, 0, 80) \
     X(UP, MOEK_FP8T_A16, 0, 0, 80) \
     X(UP, MOEK_FP8C_A16, 0, 0, 80) \
     X(UP, MOEK_INT8_A16, 0, 0, 80) \
@@ -115,12 +121,6 @@
     X(UP, MOEK_NVFP4_A8, 0, 0, 80) \
     X(UP, MOEK_INT4_A8, 0, 0, 80) \
     X(UP, MOEK_NVFP4_A4, 0, 0, 80) \
-    X(DOWN, MOEK_MXFP4_A16, 0, 0, 80) \
-    X(DOWN, MOEK_NVFP4_A16, 0, 0, 80) \
-    X(DOWN, MOEK_INT4_A16, 0, 32, 80) \
-    X(DOWN, MOEK_INT4_A16, 0, 64, 80) \
-    X(DOWN, MOEK_INT4_A16, 0, 128, 80) \
-    X(DOWN, MOEK_INT4_A16, 0, 0, 80) \
     X(DOWN, MOEK_FP8T_A16, 0, 0, 80) \
     X(DOWN, MOEK_FP8C_A16, 0, 0, 80) \
     X(DOWN, MOEK_INT8_A16, 0, 0, 80) \
@@ -458,6 +458,12 @@
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
 #include "down_mma_sm80.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+#include "up_fragments_mma_sm80.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+#include "down_fragments_mma_sm80.h"
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
 #include "up_mixed_sm80.h"
@@ -1469,6 +1475,222 @@ MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_down_fp8c_h0_on_sm
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 128, 80, 128, 99328, moek_down_int8_a8_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 8, 80, 256, 49440, moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 8, 80, 256, 41248, moek_up_nvfp4_a16_h0_on_sm80_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 80, 256, 42016, moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 80, 256, 49952, moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 80, 256, 49952, moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 8, 80, 256, 47392, moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 16, 80, 256, 42816, moek_up_mxfp4_a16_h0_on_sm80_m16n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 16, 80, 256, 44352, moek_up_nvfp4_a16_h0_on_sm80_m16n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 80, 256, 45120, moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 80, 256, 43200, moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 80, 256, 43200, moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 16, 80, 256, 41280, moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 32, 80, 256, 49024, moek_up_mxfp4_a16_h0_on_sm80_m32n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 32, 80, 256, 90496, moek_up_nvfp4_a16_h0_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 80, 256, 92032, moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 80, 256, 49408, moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 32, n = 256, s = 3, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 80, 256, 49408, moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 32, n = 256, s = 3, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 32, 80, 256, 47488, moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 32, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 64, 80, 256, 95232, moek_up_mxfp4_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 64, 80, 256, 97792, moek_up_nvfp4_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 80, 256, 99072, moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 80, 256, 95872, moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 80, 256, 95872, moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 64, 80, 256, 92672, moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 96, 80, 256, 94848, moek_up_mxfp4_a16_h0_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 96, 80, 256, 96896, moek_up_nvfp4_a16_h0_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 80, 256, 97920, moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 80, 256, 95360, moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 80, 256, 95360, moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 96, 80, 256, 92800, moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 128, 80, 256, 86272, moek_up_mxfp4_a16_h0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 128, 80, 256, 87808, moek_up_nvfp4_a16_h0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 80, 256, 88576, moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 80, 256, 86656, moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 80, 256, 86656, moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 64, 128, 80, 256, 84736, moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 8, 80, 256, 49440, moek_down_mxfp4_a16_h0_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 8, 80, 256, 41248, moek_down_nvfp4_a16_h0_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 80, 256, 42016, moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 80, 256, 49952, moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 80, 256, 49952, moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 8, 80, 256, 47392, moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 16, 80, 256, 42816, moek_down_mxfp4_a16_h0_on_sm80_m16n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 16, 80, 256, 44352, moek_down_nvfp4_a16_h0_on_sm80_m16n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 80, 256, 45120, moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 80, 256, 43200, moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 80, 256, 43200, moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 16, 80, 256, 41280, moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 32, 80, 256, 49024, moek_down_mxfp4_a16_h0_on_sm80_m32n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 32, 80, 256, 90496, moek_down_nvfp4_a16_h0_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 80, 256, 92032, moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 80, 256, 49408, moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 32, n = 256, s = 3, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 80, 256, 49408, moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 32, n = 256, s = 3, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 32, 80, 256, 47488, moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 32, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 64, 80, 256, 95232, moek_down_mxfp4_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 64, 80, 256, 97792, moek_down_nvfp4_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 80, 256, 99072, moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 80, 256, 95872, moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 80, 256, 95872, moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 64, 80, 256, 92672, moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 96, 80, 256, 94848, moek_down_mxfp4_a16_h0_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 96, 80, 256, 96896, moek_down_nvfp4_a16_h0_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 80, 256, 97920, moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 80, 256, 95360, moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 80, 256, 95360, moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 96, 80, 256, 92800, moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 64, 128, 80, 256, 86272, moek_down_mxfp4_a16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 128, 80, 256, 87808, moek_down_nvfp4_a16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 80, 256, 88576, moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 32, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 80, 256, 86656, moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 64, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 80, 256, 86656, moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 128, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 80, 256, 84736, moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 74016, moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)

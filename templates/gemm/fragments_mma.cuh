@@ -1,0 +1,448 @@
+/* gemm/fragments_mma.cuh -- up or down with weights in the order of fragments, on Ampere and everything newer, of the
+ * rows r of each expert: out[r] = act(gate(x[r]), up(x[r])), or out[r] = h[r] . w_down.  For gemm_fragments_mma of the
+ * table.
+ *
+ * A grouped GEMM by mma.sync, persistent: BLOCKS blocks an SM.  Weights have 4 bits and lie in the order of fragments
+ * (moek/ops.h: repack), which is that of mma's 16 rows, too.  A tile is M rows of a by N rows of w.  Rows of w are
+ * mma's 16 rows: a lane loads 16 bytes of codes, and makes T of them.  Rows of a are mma's columns, and come by
+ * ldmatrix.
+ *
+ * - Walk: tiles are numbered expert by expert, row block by row block, column by column; their stages are cut into
+ *   equal shares, one a block (include/moek/kernel/schedule.h).  Of tall tiles (M >= 96) blocks take whole ones in
+ *   turns.  Shares are dealt from the last block down, and the block that has the first stage of a tile adds the sums
+ *   of the others, in the order of k.  So a block waits only for blocks with lower numbers, which began before: a
+ *   launch may have more blocks than are resident.
+ * - A stage is 64 of k: rows of a, swizzled | codes of 64 rows of w each | their scales | zero points.  All threads
+ *   copy, by cp.async.  A stage has one barrier, ahead of its last 16 of k: all warps have then loaded what they need
+ *   of this stage, and the next one is there.
+ * - Warps share a tile by rows of w, and from 64 rows of a on by these as well.
+ * - Operands lie in registers twice: 16 of k are loaded and converted while those before are multiplied.  (A tile
+ *   begins with the conversion of its first ones.)
+ * - A gated tile has half as many columns.  Rows of gate and of up alternate, 8 by 8, so that a thread has both of a
+ *   column.
+ * - Elements times their scales are w * 2^-shift (templates/element/), so that they fit in T.  The epilogue multiplies
+ *   by 2^shift.
+ */
+#ifndef MOEK_GEMM_FRAGMENTS_MMA_CUH
+#define MOEK_GEMM_FRAGMENTS_MMA_CUH
+#include "../../include/moek/kernel/schedule.h"
+#include "../../include/moek/kernel/act.h"
+
+/* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_mma_ {
+    typedef typename Format::args Args;
+    enum {
+        UP = OP == MOEK_OP_UP, THREADS = 256,
+        COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; 0: all, and then it acts in the epilogue */
+        BY_ROW = COLUMNS == 0, ZERO = Format::ZERO,     /* ZERO: there may be zero points */
+        TALL = M >= 96,
+        WM = M >= 64 ? 2 : 1, WN = 8 / WM,              /* warps by rows of a, by rows of w; 8s and 16s of each warp: */
+        NI = M / (8 * WM), MI = N / (16 * WN), SUMS = MI * NI * 4,
+        /* Scales of a row in 64 of k; bytes of two rows' scales; bytes of 64 rows; so many times in 128 of k. */
+        G = !BY_ROW && COLUMNS < 64 ? 64 / (COLUMNS + BY_ROW) : 1,
+        EACH = BY_ROW ? 0 : 2 * G * Format::W_SCALE_BITS / 8, WORDS = EACH > 0 ? EACH / 4 : 1,
+        OF_64 = 32 * EACH, ZEROS_64 = ZERO ? OF_64 / 4 : 0, UNITS = COLUMNS < 128 ? 2 : 1,
+        W_64 = 512 * Format::W_BITS,                    /* bytes of codes of 64 rows of w, 64 of k */
+        X_64 = 128,                                     /* of a row of a */
+        CODES = M * X_64, SCALES = CODES + N / 64 * W_64, ZEROS = SCALES + N / 64 * OF_64,     /* in a stage */
+        STAGE = ZEROS + N / 64 * ZEROS_64, RING = STAGES * STAGE,
+        SCHEDULE = 8448, ORDER = 2 * MOEK_SELF_SORT,
+        SHARED = RING + SCHEDULE + ORDER + 4 * M,
+        BLOCKS = SHARED <= 50176 ? 2 : 1,               /* of an SM of 100 KB, of which each takes 1 KB more */
+        X_SETS = NI == 1 ? 4 : 2,                       /* 16s of k of a in registers: ldmatrix brings two at a time */
+        ROWS = (M * 8 + THREADS - 1) / THREADS          /* rows of a of which a thread copies 16 bytes */
+    };
+
+    /* What a block knows: its shared memory, where a lane's operands lie in a stage, facts of the GEMM, and the block's
+     * range of it. */
+    struct block {
+        unsigned char *ring;
+        int x_at, codes_at, scales_at, zeros_at;
+        uint16_t *order;                                /* [slots]: by expert, where the block sorts */
+        int *rows;                                      /* [M]: where the tile's rows go, or -1 */
+        moek_work_range_ range;
+        int n, k, columns;                              /* columns: of a tile */
+        unsigned share;
+    };
+    /* What a thread copies next: of a tile, its 16 bytes of codes of the first 64 rows of w (and so many bytes on, of
+     * others), of scales and of zero points, and of rows of a in units of 16 bytes. */
+    struct copies {
+        const unsigned char *codes, *scales, *zeros, *x;
+        unsigned apart, row[ROWS];
+        int tile_index, step, until, rows, last;        /* rows: of the tile; last: of its 64s of w; -1: no tile */
+    };
+    enum {
+        PASS = 16 * THREADS / W_64, PASSES = N / 64 / PASS,            /* 64s of w that all threads copy at once */
+        SCALES_FROM = THREADS - N / 64 * OF_64 / 16, ZEROS_FROM = THREADS / 2,         /* the first threads that do */
+        OF_SCALES = OF_64 > 0 ? OF_64 / 16 : 1, OF_ZEROS = ZEROS_64 > 0 ? ZEROS_64 / 16 : 1       /* threads of 64 */
+    };
+    /* Operands of 16 of k, twice; and of 64 of k of w, before they are T. */
+    struct operands {
+        uint32_t x[X_SETS][NI][2], w[2][MI][4];
+        moek_words_ codes[MI];
+        uint32_t scales[MI][WORDS], zeros[MI];
+    };
+
+    /* ---- copies -------------------------------------------------------------------------------------------------- */
+
+    MOEK_DEVICE const unsigned char *zeros_of(const Args *args)
+    {
+        if constexpr (ZERO) return (const unsigned char *)args->w_zero;
+        else return NULL;
+    }
+    /* The row of a of sorted row p. */
+    MOEK_DEVICE int source_of(const moek_gemm_args *a, const block *b, int p)
+    {
+        if (a->ids) return UP ? b->order[p] / a->a_div : p;
+        return a->a_order ? a->a_order[p] / a->a_div : p;
+    }
+    /* To stage `step` of tile c->tile_index, if there is such a tile. */
+    MOEK_DEVICE void seat(const Args *args, const block *b, copies *c, moek_tile_ *tile, int step)
+    {
+        enum { TWO = BY_ROW ? 1 : 2 * COLUMNS };
+        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const int t = threadIdx.x, scales_t = t - SCALES_FROM, zeros_t = t - ZEROS_FROM;
+        const unsigned blocks = (unsigned)a->w_rows / 64;
+        const unsigned codes_row = (unsigned)b->k / 64 * W_64;
+        const unsigned scales_row = ((unsigned)b->k * UNITS + 127) / 128 * OF_64;
+        const unsigned zeros_row = ((unsigned)b->k + TWO - 1) / TWO * 64;
+        size_t first;
+        int i;
+        c->last = -1;
+        if (c->tile_index >= b->range.last) return;
+        if (TALL) moek_tile_at_(a, &b->range, c->tile_index, M, b->columns, tile);
+        else moek_next_tile_(a, &b->range, c->tile_index, M, b->columns, tile);
+        c->step = step;
+        c->until = !TALL && c->tile_index == b->range.last - 1 ? b->range.last_step : b->range.steps;
+        c->rows = min(tile->end - tile->row0, M);
+        c->last = min(N / 64 - 1, (int)blocks - 1 - tile->j * (N / 64));
+        first = (size_t)tile->e * blocks + (unsigned)tile->j * (N / 64);
+        c->apart = PASS * codes_row;
+        c->codes = (const unsigned char *)a->w + (first + (unsigned)t / (W_64 / 16)) * codes_row +
+                   (unsigned)step * W_64 + t % (W_64 / 16) * 16;
+        if constexpr (!BY_ROW)
+            c->scales = (const unsigned char *)a->w_scale +
+                        (first + (size_t)max(scales_t, 0) / OF_SCALES) * scales_row +
+                        (unsigned)(step / (3 - UNITS)) * OF_64 + max(scales_t, 0) % OF_SCALES * 16;
+        if constexpr (ZERO && !BY_ROW)
+            c->zeros = zeros_of(args) + (first + (size_t)max(zeros_t, 0) / OF_ZEROS) * zeros_row +
+                       (unsigned)(step / (3 - UNITS)) * ZEROS_64 + max(zeros_t, 0) % OF_ZEROS * 16;
+        c->x = (const unsigned char *)a->a + (size_t)step * X_64;
+        #pragma unroll
+        for (i = 0; i < ROWS; i++) {
+            const int r = t / 8 + i * (THREADS / 8);
+            if (r < c->rows)
+                c->row[i] = (unsigned)source_of(a, b, tile->row0 + r) * ((unsigned)a->a_row_bytes / 16) + t % 8;
+        }
+    }
+    /* A stage is asked for, if there is one, and a group closed. */
+    MOEK_DEVICE void ask(const Args *args, const block *b, copies *c, moek_tile_ *tile, unsigned char *stage, int zero)
+    {
+        const int t = threadIdx.x, scales_t = t - SCALES_FROM, zeros_t = t - ZEROS_FROM;
+        int i;
+        if (c->last >= 0) {
+            const int new_unit = UNITS == 2 || c->step % 2;            /* the next 64 of k have other scales */
+            unsigned char *const codes_to = stage + CODES + t * 16, *const x_to = stage + t / 8 * X_64 +
+                                                                                  (t % 8 ^ t / 8 % 8) * 16;
+            #pragma unroll
+            for (i = 0; i < PASSES; i++)
+                if (t / (W_64 / 16) + i * PASS <= c->last)
+                    moek_cp_async16_(codes_to + i * THREADS * 16, c->codes + (size_t)i * c->apart, 16);
+            if constexpr (!BY_ROW) {
+                if (scales_t >= 0 && scales_t / OF_SCALES <= c->last)
+                    moek_cp_async16_(stage + SCALES + scales_t * 16, c->scales, 16);
+                if (new_unit) c->scales += OF_64;
+            }
+            if constexpr (ZERO && !BY_ROW)
+                if (zero) {
+                    if (zeros_t >= 0 && zeros_t < N / 64 * OF_ZEROS && zeros_t / OF_ZEROS <= c->last)
+                        moek_cp_async16_(stage + ZEROS + zeros_t * 16, c->zeros, 16);
+                    if (new_unit) c->zeros += ZEROS_64;
+                }
+            #pragma unroll
+            for (i = 0; i < ROWS; i++)
+                if (t / 8 + i * (THREADS / 8) < c->rows)
+                    moek_cp_async16_(x_to + i * (THREADS / 8) * X_64, c->x + (size_t)c->row[i] * 16, 16);
+            c->codes += W_64;
+            c->x += X_64;
+            if (++c->step == c->until) {
+                c->tile_index += b->range.stride;
+                seat(args, b, c, tile, 0);
+            }
+        }
+        moek_cp_async_commit_();
+    }
+
+    /* ---- operands ------------------------------------------------------------------------------------------------ */
+
+    /* Which of the tile's 16s of rows of w is number mi of this warp; its first row of a. */
+    MOEK_DEVICE int m16_of(int mi) { return (int)threadIdx.x / 32 % WN * MI + mi; }
+    MOEK_DEVICE int x_row(void) { return (int)threadIdx.x / 32 / WN * (M / WM); }
+    /* Where a lane's operands lie in a stage.  (Short tiles have registers for these numbers; the compiler would reckon
+     * them again in each stage.) */
+    MOEK_DEVICE int kept(int at)
+    {
+        if constexpr (TALL) return at;
+        else return moek_opaque_int_(at);
+    }
+    MOEK_DEVICE void place_operands(block *b)
+    {
+        const int lane = threadIdx.x % 32, r = lane % 8, matrix = lane / 8;
+        b->x_at = kept(NI == 1 ? r * X_64 + (matrix ^ r) * 16
+                               : (x_row() + matrix / 2 * 8 + r) * X_64 + (matrix % 2 ^ r) * 16);
+        b->codes_at = kept(CODES + m16_of(0) * (W_64 / 4) + lane * 16);        /* (of each 64 rows, 16s follow each */
+        b->scales_at = kept(SCALES + (m16_of(0) * 8 + lane / 4) * EACH);       /* other, of codes and scales) */
+        b->zeros_at = kept(ZEROS + (m16_of(0) * 8 + lane / 4) * (EACH / 4));
+    }
+    /* Codes, scales and zero points of a stage. */
+    MOEK_DEVICE void load_codes(operands *o, const block *b, const unsigned char *stage, int zero)
+    {
+        int mi, i;
+        #pragma unroll
+        for (mi = 0; mi < MI; mi++) {
+            o->codes[mi] = moek_load_words_(stage + b->codes_at + mi * (W_64 / 4));
+            if constexpr (!BY_ROW) {
+                const unsigned char *const scales = stage + b->scales_at + mi * (8 * EACH);
+                #pragma unroll
+                for (i = 0; i < WORDS; i++) o->scales[mi][i] = ((const uint32_t *)(const void *)scales)[i];
+                if (ZERO && zero) {
+                    const unsigned char *const zeros = stage + b->zeros_at + mi * (2 * EACH);
+                    o->zeros[mi] = G == 2 ? *(const uint16_t *)(const void *)zeros : *zeros;
+                }
+            }
+        }
+    }
+    /* 16 of k of rows of a, number i of a stage. */
+    MOEK_DEVICE void load_x(operands *o, const block *b, const unsigned char *stage, int i)
+    {
+        const unsigned char *const at = stage + (b->x_at ^ i * 32);
+        int ni;
+        if constexpr (NI == 1) {                        /* two at a time */
+            uint32_t of[4];
+            if (i % 2) return;
+            moek_ldmatrix4_(of, at);
+            o->x[i][0][0] = of[0]; o->x[i][0][1] = of[1]; o->x[i + 1][0][0] = of[2]; o->x[i + 1][0][1] = of[3];
+        } else {
+            #pragma unroll
+            for (ni = 0; ni < NI; ni += 2) {
+                uint32_t of[4];
+                moek_ldmatrix4_(of, at + ni * (8 * X_64));
+                o->x[i % 2][ni][0] = of[0]; o->x[i % 2][ni][1] = of[1];
+                o->x[i % 2][ni + 1][0] = of[2]; o->x[i % 2][ni + 1][1] = of[3];
+            }
+        }
+    }
+    /* 16 of k, number i of a stage, of 16 rows of w become T.  (What is not used of the 64 is not made.) */
+    MOEK_DEVICE void convert(operands *o, int mi, int i, int zero, int dtype)
+    {
+        uint32_t w[4][4];
+        int j;
+        Format::fragment(w, &o->codes[mi], o->scales[mi], zero ? o->zeros[mi] : 0, zero, dtype);
+        #pragma unroll
+        for (j = 0; j < 4; j++) o->w[i % 2][mi][j] = w[i][j];
+    }
+
+    /* ---- sums ---------------------------------------------------------------------------------------------------- */
+
+    /* Of a tile that is cut along k: the block with its first stage adds the sums of the others.  first: this block's
+     * first stage of the tile.  1: the tile is another block's. */
+    MOEK_DEVICE int reduce(const moek_gemm_args *a, const block *b, float *sum, int tile_index, int first)
+    {
+        float *const parts = a->split + threadIdx.x;    /* [shares][SUMS][THREADS] */
+        int i, j;
+        if (first > 0) {
+            #pragma unroll
+            for (i = 0; i < SUMS; i++) __stcg(parts + ((size_t)b->share * SUMS + i) * THREADS, sum[i]);
+            __threadfence();
+            __syncthreads();
+            if (threadIdx.x == 0) moek_flag_add_(a->split_flags + b->share);
+            return 1;
+        }
+        for (i = (int)b->share + 1; ; i++) {            /* their blocks began before this one, and with these sums */
+            moek_flag_reach_(a->split_flags + i, 1);
+            #pragma unroll
+            for (j = 0; j < SUMS; j++) sum[j] += __ldcg(parts + ((size_t)i * SUMS + j) * THREADS);
+            if (moek_first_stage_of_(a, &b->range, i + 1) >= (unsigned)(tile_index + 1) * b->range.steps) break;
+        }
+        return 0;
+    }
+    /* One zero point a row: of this lane's rows of w, as for 64 of k. */
+    MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *tile, int n, int m16)
+    {
+        const moek_gate_up *const h = &args->gemm.gate_up;
+        const int gated = UP ? args->gemm.w_rows > n : 0, g = threadIdx.x % 32 / 4;
+        const int j = tile->j0 + (gated ? 8 : 16) * m16;
+        uint32_t zeros = 0;
+        int i;
+        if (j < n)
+            #pragma unroll
+            for (i = 0; i < 2; i++)
+                zeros |= (((const uint8_t *)args->zero[i])
+                          [(size_t)tile->e * h->rows + (size_t)(gated ? j + g : j + g + 8 * i) * h->step] & 15u)
+                         << 4 * i;
+        return zeros;
+    }
+    /* Scale, bias, activation, and out, of 16 rows of w.  sum: of rows g and g + 8 (gated: of gate and of up, or the
+     * other way round), columns 2q and 2q + 1 of each 8 rows of a. */
+    MOEK_DEVICE void finish(const Args *args, const block *b, float *sum, const moek_tile_ *tile, int m16, int dtype)
+    {
+        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const int n = b->n, g = threadIdx.x % 32 / 4;
+        const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->gate_up.swapped : 0;
+        const int j = tile->j0 + (gated ? 8 : 16) * m16;
+        const float shift_factor = Format::shift_factor(dtype);      /* sums are too small by it */
+        float scale[2] = { shift_factor, shift_factor }, bias[2] = {0, 0};
+        int i;
+        if (j >= n) return;
+        #pragma unroll
+        for (i = 0; i < 2; i++) {
+            const int column = gated ? j + g : j + g + 8 * i;
+            if (a->bias)
+                bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])
+                                       [(size_t)tile->e * a->gate_up.rows + column * (UP ? a->gate_up.step : 1)],
+                                       dtype);
+            if constexpr (Format::GLOBAL_SCALE) scale[i] *= moek_global_scale_of_(args, i, tile->e);
+            if constexpr (BY_ROW) {
+                const size_t w_row = (size_t)tile->e * a->gate_up.scale_rows + column * a->gate_up.step;
+                scale[i] *= Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : tile->e, dtype);
+            }
+        }
+        #pragma unroll
+        for (i = 0; i < NI * 4; i++) sum[i] = sum[i] * scale[i % 4 / 2] + bias[i % 4 / 2];
+        if constexpr (UP) moek_act_sums_<NI * 8>(a, sum, swapped);
+        moek_store_turned_(sum, NI * 8, gated, b->rows + x_row(), a->out, n, j, dtype);
+    }
+
+    /* ---- a block ------------------------------------------------------------------------------------------------- */
+
+    /* A stage: 64 of k.  o: its codes, and operands of its first 16 of k; then those of the next stage.  slot: where it
+     * lies in the ring; returns where the next one does. */
+    MOEK_DEVICE int multiply(const Args *args, const block *b, copies *c, moek_tile_ *tile, operands *o,
+                             float sum[MI][NI][4], int slot, int zero, int dtype)
+    {
+        unsigned char *const stage = b->ring + slot;
+        const unsigned char *next = stage;
+        int i, mi, ni;
+        #pragma unroll
+        for (i = 0; i < 4; i++) {
+            if (i == 3) {
+                if ((slot += STAGE) == RING) slot = 0;
+                next = b->ring + slot;
+                moek_cp_async_wait_(STAGES - 2);
+                __syncthreads();
+                ask(args, b, c, tile, stage, zero);
+                load_codes(o, b, next, zero);
+            }
+            load_x(o, b, next, (i + 1) % 4);
+            #pragma unroll
+            for (mi = 0; mi < MI; mi++) {
+                #pragma unroll
+                for (ni = 0; ni < NI; ni++) moek_mma_t_(sum[mi][ni], o->w[i % 2][mi], o->x[i % X_SETS][ni], dtype);
+                convert(o, mi, (i + 1) % 4, zero, dtype);
+            }
+        }
+        return slot;
+    }
+    MOEK_DEVICE void run(const Args *args, int zero, int dtype)
+    {
+        MOEK_SHARED_(unsigned char, shared);
+        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const int t = threadIdx.x;
+        moek_tile_ tile, of_copies;
+        operands o;
+        copies c;
+        block b;
+        int tile_index, slot = 0, i, j, step;
+        b.ring = shared;
+        b.order = (uint16_t *)(void *)(shared + RING + SCHEDULE);
+        b.rows = (int *)(void *)(shared + RING + SCHEDULE + ORDER);
+        b.k = UP && HIDDEN ? HIDDEN : a->k; b.n = !UP && HIDDEN ? HIDDEN : a->n;
+        b.columns = UP && a->w_rows > b.n ? N / 2 : N;
+        b.range.tiles = (b.n + b.columns - 1) / b.columns;
+        b.range.steps = b.k / 64;
+        b.share = gridDim.x - 1 - blockIdx.x;
+        {
+            int *const counts = (int *)(void *)(shared + RING) - MOEK_SCHEDULE_EXPERTS;        /* (before any stage) */
+            uint16_t *const ids = (uint16_t *)(void *)shared;
+            moek_work_range_of_(a, &b.range, ids, counts, M, UP, TALL ? blockIdx.x : b.share);
+            if (a->ids) {
+                if (t < 32) moek_order_of_(b.order, counts, ids, a->slots, b.range.s.row, a->experts);
+                __syncthreads();
+            }
+        }
+        if (b.range.tile >= b.range.last) return;
+        place_operands(&b);
+        moek_grid_wait_();                              /* now a is there */
+        tile.e = of_copies.e = -1;
+        c.tile_index = b.range.tile;
+        seat(args, &b, &c, &of_copies, TALL ? 0 : b.range.first_step);
+        for (i = 0; i < STAGES; i++) ask(args, &b, &c, &of_copies, b.ring + i * STAGE, zero);
+        moek_cp_async_wait_(STAGES - 1);
+        __syncthreads();
+        for (tile_index = b.range.tile; tile_index < b.range.last; tile_index += b.range.stride) {
+            const int first = !TALL && tile_index == b.range.tile ? b.range.first_step : 0;
+            const int until = !TALL && tile_index == b.range.last - 1 ? b.range.last_step : b.range.steps;
+            float sum[MI][NI][4] = {{{0}}};
+            int row = -1;
+            if (TALL) moek_tile_at_(a, &b.range, tile_index, M, b.columns, &tile);
+            else moek_next_tile_(a, &b.range, tile_index, M, b.columns, &tile);
+            if (t < M && tile.row0 + t < tile.end) {
+                row = tile.row0 + t;
+                if (!UP && a->ids) row = b.order[row];
+                else if (a->out_order) row = a->out_order[row];
+            }
+            if constexpr (ZERO && BY_ROW)
+                if (zero)
+                    #pragma unroll
+                    for (i = 0; i < MI; i++) o.zeros[i] = row_zero(args, &tile, b.n, m16_of(i));
+            load_codes(&o, &b, b.ring + slot, zero);
+            load_x(&o, &b, b.ring + slot, 0);
+            #pragma unroll
+            for (i = 0; i < MI; i++) convert(&o, i, 0, zero, dtype);
+            #pragma unroll 1
+            for (step = first; step < until; step++)
+                slot = multiply(args, &b, &c, &of_copies, &o, sum, slot, zero, dtype);
+            if (!TALL && (first > 0 || until < b.range.steps) && reduce(a, &b, sum[0][0], tile_index, first)) continue;
+            if (t < M) b.rows[t] = row;
+            __syncthreads();
+            #pragma unroll
+            for (j = 0; j < MI; j++) finish(args, &b, sum[j][0], &tile, m16_of(j), dtype);
+        }
+    }
+};
+
+/* Launches one of these kernels: of bf16, of fp16, and the same for zero points.  args NULL: makes them ready. */
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
+static MOEK_UNUSED moek_status moek_launch_fragments_mma_(const void *args, moek_stream stream,
+                                                          void (*bf16)(typename Format::args),
+                                                          void (*fp16)(typename Format::args),
+                                                          void (*bf16_zero)(typename Format::args) = NULL,
+                                                          void (*fp16_zero)(typename Format::args) = NULL)
+{
+    typedef moek_fragments_mma_<OP, M, N, STAGES, HIDDEN, Format> K;
+    const moek_gemm_args *const a = (const moek_gemm_args *)args;
+    void (*const kernels[4])(typename Format::args) = { bf16, fp16, bf16_zero, fp16_zero };
+    typename Format::args found;
+    moek_gemm_args *const g = (moek_gemm_args *)&found;
+    unsigned blocks;
+    long long tiles;
+    int i;
+    if (!a) {
+        moek_status status = MOEK_OK;
+        for (i = 0; i < 4 && status == MOEK_OK; i++) if (kernels[i]) status = MOEK_READY_(kernels[i], K::SHARED);
+        return status;
+    }
+    if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
+    if (a->experts > MOEK_SCHEDULE_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
+        return MOEK_E_ARGUMENT;
+    found = *(const typename Format::args *)args;
+    moek_find_gemm_<Format>(&found, 1);
+    tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) * ((a->n + N / 2 - 1) / (N / 2));
+    if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;                            /* (or half as many tiles) */
+    if (K::TALL || tiles * (a->k / 64) > 0x3fffffff) g->split = NULL;
+    blocks = K::BLOCKS * moek_multiprocessors_();
+    i = a->dtype == MOEK_DTYPE_FP16;
+    if constexpr (Format::ZERO) if (found.w_zero) i += 2;
+    return MOEK_CHAIN_ORDERED_(kernels[i], blocks, K::THREADS, K::SHARED, stream, a->early, found);
+}
+#endif
