@@ -525,19 +525,6 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- consumers ----------------------------------------------------------------------------------------------- */
 
-    /* Sums of rows of w in which a code was NaN become NaN.  odd: of this lane's k, as convert notes it. */
-    MOEK_DEVICE void spoil(float sum[MI][M / 2], uint32_t odd)
-    {
-        int i, j;
-        odd |= __shfl_xor_sync(0xffffffff, odd, 1);
-        odd |= __shfl_xor_sync(0xffffffff, odd, 2);
-        if (!odd) return;
-        #pragma unroll
-        for (i = 0; i < MI * 2; i++)
-            #pragma unroll
-            for (j = 0; j < M / 4; j++)
-                if (odd & 0x80808080 >> i) sum[i / 2][j / 2 * 4 + i % 2 * 2 + j % 2] = moek_float_(0x7fc00000);
-    }
     /* One zero point a row: of this lane's rows of w, as for 64 of k.  block: of 64 rows of w of the tile. */
     MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *tile, int n, int block)
     {
@@ -691,7 +678,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 moek_wgmma_wait_(0);
                 if (until > first) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
             }
-            if constexpr (Format::W_CHECKED && BYTES) spoil(sum, odd);
+            if constexpr (Format::W_CHECKED && BYTES) moek_spoil_<MI, M>(sum[0], odd);
             moek_cp_async_commit_();                   /* rows */
             moek_cp_async_wait_(0);
             __syncwarp();

@@ -2,9 +2,9 @@
  * rows r of each expert: out[r] = act(gate(x[r]), up(x[r])), or out[r] = h[r] . w_down.  For gemm_fragments_mma of the
  * table.
  *
- * A grouped GEMM by mma.sync, persistent: BLOCKS blocks an SM.  Weights have 4 bits and lie in the order of fragments
- * (moek/ops.h: repack), which is that of mma's 16 rows, too.  A tile is M rows of a by N rows of w.  Rows of w are
- * mma's 16 rows: a lane loads 16 bytes of codes, and makes T of them.  Rows of a are mma's columns, and come by
+ * A grouped GEMM by mma.sync, persistent: BLOCKS blocks an SM.  Weights have 4 or 8 bits and lie in the order of
+ * fragments (moek/ops.h: repack), which is that of mma's 16 rows, too.  A tile is M rows of a by N rows of w.  Rows of
+ * w are mma's 16 rows: a lane loads 16 bytes of codes, and makes T of them.  Rows of a are mma's columns, and come by
  * ldmatrix.
  *
  * - Walk: tiles are numbered expert by expert, row block by row block, column by column; their stages are cut into
@@ -35,14 +35,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         UP = OP == MOEK_OP_UP, THREADS = 256,
         COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; 0: all, and then it acts in the epilogue */
         BY_ROW = COLUMNS == 0, ZERO = Format::ZERO,     /* ZERO: there may be zero points */
+        BYTES = Format::W_BITS == 8,
         TALL = M >= 96,
         WM = M >= 64 ? 2 : 1, WN = 8 / WM,              /* warps by rows of a, by rows of w; 8s and 16s of each warp: */
         NI = M / (8 * WM), MI = N / (16 * WN), SUMS = MI * NI * 4,
         /* Scales of a row in 64 of k; bytes of two rows' scales; bytes of 64 rows; so many times in 128 of k. */
         G = !BY_ROW && COLUMNS < 64 ? 64 / (COLUMNS + BY_ROW) : 1,
-        EACH = BY_ROW ? 0 : 2 * G * Format::W_SCALE_BITS / 8, WORDS = EACH > 0 ? EACH / 4 : 1,
+        EACH = BY_ROW || BYTES ? 0 : 2 * G * Format::W_SCALE_BITS / 8, WORDS = EACH > 0 ? EACH / 4 : 1,
         OF_64 = 32 * EACH, ZEROS_64 = ZERO ? OF_64 / 4 : 0, UNITS = COLUMNS < 128 ? 2 : 1,
-        W_64 = 512 * Format::W_BITS,                    /* bytes of codes of 64 rows of w, 64 of k */
+        WORDS_16 = Format::W_BITS / 4,                  /* 16s of bytes of codes of a lane, of 16 rows of w, 64 of k */
+        W_64 = 2048 * WORDS_16,                         /* bytes of codes of 64 rows of w */
         X_64 = 128,                                     /* of a row of a */
         CODES = M * X_64, SCALES = CODES + N / 64 * W_64, ZEROS = SCALES + N / 64 * OF_64,     /* in a stage */
         STAGE = ZEROS + N / 64 * ZEROS_64, RING = STAGES * STAGE,
@@ -79,8 +81,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Operands of 16 of k, twice; and of 64 of k of w, before they are T. */
     struct operands {
         uint32_t x[X_SETS][NI][2], w[2][MI][4];
-        moek_words_ codes[MI];
-        uint32_t scales[MI][WORDS], zeros[MI];
+        moek_words_ codes[MI][WORDS_16];
+        uint32_t scales[MI][WORDS], zeros[MI], odd;     /* odd: of 8 bits, rows with a NaN */
     };
 
     /* ---- copies -------------------------------------------------------------------------------------------------- */
@@ -190,8 +192,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int lane = threadIdx.x % 32, r = lane % 8, matrix = lane / 8;
         b->x_at = kept(NI == 1 ? r * X_64 + (matrix ^ r) * 16
                                : (x_row() + matrix / 2 * 8 + r) * X_64 + (matrix % 2 ^ r) * 16);
-        b->codes_at = kept(CODES + m16_of(0) * (W_64 / 4) + lane * 16);        /* (of each 64 rows, 16s follow each */
-        b->scales_at = kept(SCALES + (m16_of(0) * 8 + lane / 4) * EACH);       /* other, of codes and scales) */
+        b->codes_at = kept(CODES + m16_of(0) / 4 * W_64 + m16_of(0) % 4 * 512 + lane * 16);
+        b->scales_at = kept(SCALES + (m16_of(0) * 8 + lane / 4) * EACH);
         b->zeros_at = kept(ZEROS + (m16_of(0) * 8 + lane / 4) * (EACH / 4));
     }
     /* Codes, scales and zero points of a stage. */
@@ -200,7 +202,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         int mi, i;
         #pragma unroll
         for (mi = 0; mi < MI; mi++) {
-            o->codes[mi] = moek_load_words_(stage + b->codes_at + mi * (W_64 / 4));
+            #pragma unroll
+            for (i = 0; i < WORDS_16; i++)
+                o->codes[mi][i] = moek_load_words_(stage + b->codes_at + mi * 512 + i * 2048);
             if constexpr (!BY_ROW) {
                 const unsigned char *const scales = stage + b->scales_at + mi * (8 * EACH);
                 #pragma unroll
@@ -235,11 +239,33 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* 16 of k, number i of a stage, of 16 rows of w become T.  (What is not used of the 64 is not made.) */
     MOEK_DEVICE void convert(operands *o, int mi, int i, int zero, int dtype)
     {
-        uint32_t w[4][4];
-        int j;
-        Format::fragment(w, &o->codes[mi], o->scales[mi], zero ? o->zeros[mi] : 0, zero, dtype);
-        #pragma unroll
-        for (j = 0; j < 4; j++) o->w[i % 2][mi][j] = w[i][j];
+        uint32_t *const to = o->w[i % 2][mi];
+        if constexpr (BYTES) {
+            uint32_t pairs[4];
+            Format::w_pairs(pairs, o->codes[mi][i / 2].w + i % 2 * 2, 0, 0, dtype);
+            to[0] = pairs[0]; to[1] = pairs[2]; to[2] = pairs[1]; to[3] = pairs[3];
+        } else {
+            uint32_t w[4][4];
+            int j;
+            Format::fragment(w, o->codes[mi], o->scales[mi], zero ? o->zeros[mi] : 0, zero, dtype);
+            #pragma unroll
+            for (j = 0; j < 4; j++) to[j] = w[i][j];
+        }
+    }
+    /* Codes of 8 bits of a stage: is there a NaN, which bf16 would not show?  (o->odd: as moek_spoil_ takes it.) */
+    MOEK_DEVICE void look(operands *o, int dtype)
+    {
+        int mi, i, half;
+        if constexpr (BYTES && Format::W_CHECKED)
+            #pragma unroll
+            for (mi = 0; mi < MI && dtype == MOEK_DTYPE_BF16; mi++)
+                #pragma unroll
+                for (i = 0; i < 2; i++)
+                    #pragma unroll
+                    for (half = 0; half < 2; half++) {
+                        const uint32_t both[2] = { o->codes[mi][half].w[i], o->codes[mi][half].w[i + 2] };
+                        o->odd |= Format::w_nan(both) >> (2 * mi + i);
+                    }
     }
 
     /* ---- sums ---------------------------------------------------------------------------------------------------- */
@@ -323,6 +349,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         unsigned char *const stage = b->ring + slot;
         const unsigned char *next = stage;
         int i, mi, ni;
+        look(o, dtype);
         #pragma unroll
         for (i = 0; i < 4; i++) {
             if (i == 3) {
@@ -399,9 +426,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             load_x(&o, &b, b.ring + slot, 0);
             #pragma unroll
             for (i = 0; i < MI; i++) convert(&o, i, 0, zero, dtype);
+            o.odd = 0;
             #pragma unroll 1
             for (step = first; step < until; step++)
                 slot = multiply(args, &b, &c, &of_copies, &o, sum, slot, zero, dtype);
+            if constexpr (BYTES && Format::W_CHECKED) moek_spoil_<MI, NI * 8>(sum[0][0], o.odd);
             if (!TALL && (first > 0 || until < b.range.steps) && reduce(a, &b, sum[0][0], tile_index, first)) continue;
             if (t < M) b.rows[t] = row;
             __syncthreads();

@@ -43,4 +43,18 @@ template <int N> MOEK_DEVICE void moek_act_sums_(const moek_gemm_args *a, float 
         }
     }
 }
+/* Sums of rows of w in which a code was NaN become NaN: MI times 16 rows of w, M rows of a.  odd: of this lane's k, for
+ * a NaN in row g of 16 rows i, bit 7 - 2 * i of a byte; in row g + 8, the one below. */
+template <int MI, int M> MOEK_DEVICE void moek_spoil_(float *sum, uint32_t odd)
+{
+    int i, j;
+    odd |= __shfl_xor_sync(0xffffffff, odd, 1);
+    odd |= __shfl_xor_sync(0xffffffff, odd, 2);
+    if (!odd) return;
+    #pragma unroll
+    for (i = 0; i < MI * 2; i++)
+        #pragma unroll
+        for (j = 0; j < M / 4; j++)
+            if (odd & 0x80808080 >> i) sum[i / 2 * (M / 2) + j / 2 * 4 + i % 2 * 2 + j % 2] = moek_float_(0x7fc00000);
+}
 #endif
