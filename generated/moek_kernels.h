@@ -120,11 +120,11 @@
     X(DOWN, MOEK_FP8C_A16, 0, 0, 80) \
     X(DOWN, MOEK_INT8_A16, 0, 0, 80) \
     X(UP, MOEK_FP8B128_A16, 0, 0, 80) \
+    X(DOWN, MOEK_FP8B128_A16, 0, 0, 80) \
     X(UP, MOEK_MXFP4_A8, 0, 0, 80) \
     X(UP, MOEK_NVFP4_A8, 0, 0, 80) \
     X(UP, MOEK_INT4_A8, 0, 0, 80) \
     X(UP, MOEK_NVFP4_A4, 0, 0, 80) \
-    X(DOWN, MOEK_FP8B128_A16, 0, 0, 80) \
     X(DOWN, MOEK_MXFP4_A8, 0, 0, 80) \
     X(DOWN, MOEK_NVFP4_A8, 0, 0, 80) \
     X(DOWN, MOEK_INT4_A8, 0, 0, 80) \
@@ -465,10 +465,10 @@
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
 #include "down_fragments_mma_sm80.h"
 #endif
-#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
 #include "up_fragments_mma_bytes_sm80.h"
 #endif
-#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
 #include "down_fragments_mma_bytes_sm80.h"
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
@@ -1787,6 +1787,30 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 64, 96, 80, 256, 96896, moek_down_fp8c_a16_h
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 64, 96, 80, 256, 96896, moek_down_int8_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_bytes\", quant = \"int8_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 8, 80, 256, 97728, moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 16, 80, 256, 84416, moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 32, 80, 256, 92672, moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 64, 64, 80, 256, 84576, moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 8, 80, 256, 97728, moek_down_fp8b128_a16_h0_on_sm80_m8n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 16, 80, 256, 84416, moek_down_fp8b128_a16_h0_on_sm80_m16n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 32, 80, 256, 92672, moek_down_fp8b128_a16_h0_on_sm80_m32n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 64, 80, 256, 84576, moek_down_fp8b128_a16_h0_on_sm80_m64n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 74016, moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0)

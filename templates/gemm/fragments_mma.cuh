@@ -20,8 +20,9 @@
  *   begins with the conversion of its first ones.)
  * - A gated tile has half as many columns.  Rows of gate and of up alternate, 8 by 8, so that a thread has both of a
  *   column.
- * - Elements times their scales are w * 2^-shift (templates/element/), so that they fit in T.  The epilogue multiplies
- *   by 2^shift.
+ * - Scales for 128 x 128: 128 of k are summed by themselves, and added times their scale.
+ * - Other elements times their scales are w * 2^-shift (templates/element/), so that they fit in T.  The epilogue
+ *   multiplies by 2^shift.
  */
 #ifndef MOEK_GEMM_FRAGMENTS_MMA_CUH
 #define MOEK_GEMM_FRAGMENTS_MMA_CUH
@@ -35,7 +36,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         UP = OP == MOEK_OP_UP, THREADS = 256,
         COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; 0: all, and then it acts in the epilogue */
         BY_ROW = COLUMNS == 0, ZERO = Format::ZERO,     /* ZERO: there may be zero points */
-        BYTES = Format::W_BITS == 8,
+        BYTES = Format::W_BITS == 8, BY_BLOCK = BYTES && !BY_ROW,      /* BY_BLOCK: scales are for 128 x 128 */
         TALL = M >= 96,
         WM = M >= 64 ? 2 : 1, WN = 8 / WM,              /* warps by rows of a, by rows of w; 8s and 16s of each warp: */
         NI = M / (8 * WM), MI = N / (16 * WN), SUMS = MI * NI * 4,
@@ -46,7 +47,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         WORDS_16 = Format::W_BITS / 4,                  /* 16s of bytes of codes of a lane, of 16 rows of w, 64 of k */
         W_64 = 2048 * WORDS_16,                         /* bytes of codes of 64 rows of w */
         X_64 = 128,                                     /* of a row of a */
-        CODES = M * X_64, SCALES = CODES + N / 64 * W_64, ZEROS = SCALES + N / 64 * OF_64,     /* in a stage */
+        CODES = M * X_64, SCALES = CODES + N / 64 * W_64,     /* in a stage */
+        ZEROS = SCALES + (BY_BLOCK ? N / 8 : N / 64 * OF_64),
         STAGE = ZEROS + N / 64 * ZEROS_64, RING = STAGES * STAGE,
         SCHEDULE = 8448, ORDER = 2 * MOEK_SELF_SORT,
         SHARED = RING + SCHEDULE + ORDER + 4 * M,
@@ -82,6 +84,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct operands {
         uint32_t x[X_SETS][NI][2], w[2][MI][4];
         moek_words_ codes[MI][WORDS_16];
+        float by[2];                                    /* BY_BLOCK: scales of rows g and g + 8, of the last 128 of k */
         uint32_t scales[MI][WORDS], zeros[MI], odd;     /* odd: of 8 bits, rows with a NaN */
     };
 
@@ -122,7 +125,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         c->apart = PASS * codes_row;
         c->codes = (const unsigned char *)a->w + (first + (unsigned)t / (W_64 / 16)) * codes_row +
                    (unsigned)step * W_64 + t % (W_64 / 16) * 16;
-        if constexpr (!BY_ROW)
+        if constexpr (BY_BLOCK) {                       /* half t % 2 of 64 rows of w: their scales */
+            const moek_gate_up *const h = &a->gate_up;
+            const int column = tile->j0 + t / 2 * (UP && a->w_rows > b->n ? 32 : 64);
+            const size_t row = (size_t)tile->e * h->scale_rows +
+                               (MOEK_HALF_(h->shift, t % 2) + min(column, b->n - 1) * h->step) / 128;
+            c->scales = (const unsigned char *)(MOEK_HALF_(h->scale, t % 2) + row * (((unsigned)b->k + 127) / 128) +
+                                                step / 2);
+        } else if constexpr (!BY_ROW)
             c->scales = (const unsigned char *)a->w_scale +
                         (first + (size_t)max(scales_t, 0) / OF_SCALES) * scales_row +
                         (unsigned)(step / (3 - UNITS)) * OF_64 + max(scales_t, 0) % OF_SCALES * 16;
@@ -150,7 +160,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             for (i = 0; i < PASSES; i++)
                 if (t / (W_64 / 16) + i * PASS <= c->last)
                     moek_cp_async16_(codes_to + i * THREADS * 16, c->codes + (size_t)i * c->apart, 16);
-            if constexpr (!BY_ROW) {
+            if constexpr (BY_BLOCK) {
+                if (t < N / 32) moek_cp_async4_(stage + SCALES + t * 4, c->scales);
+                if (new_unit) c->scales += 4;
+            } else if constexpr (!BY_ROW) {
                 if (scales_t >= 0 && scales_t / OF_SCALES <= c->last)
                     moek_cp_async16_(stage + SCALES + scales_t * 16, c->scales, 16);
                 if (new_unit) c->scales += OF_64;
@@ -193,7 +206,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         b->x_at = kept(NI == 1 ? r * X_64 + (matrix ^ r) * 16
                                : (x_row() + matrix / 2 * 8 + r) * X_64 + (matrix % 2 ^ r) * 16);
         b->codes_at = kept(CODES + m16_of(0) / 4 * W_64 + m16_of(0) % 4 * 512 + lane * 16);
-        b->scales_at = kept(SCALES + (m16_of(0) * 8 + lane / 4) * EACH);
+        b->scales_at = kept(SCALES + (BY_BLOCK ? m16_of(0) / 4 * 8 : (m16_of(0) * 8 + lane / 4) * EACH));
         b->zeros_at = kept(ZEROS + (m16_of(0) * 8 + lane / 4) * (EACH / 4));
     }
     /* Codes, scales and zero points of a stage. */
@@ -205,7 +218,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             #pragma unroll
             for (i = 0; i < WORDS_16; i++)
                 o->codes[mi][i] = moek_load_words_(stage + b->codes_at + mi * 512 + i * 2048);
-            if constexpr (!BY_ROW) {
+            if constexpr (!BY_ROW && !BY_BLOCK) {
                 const unsigned char *const scales = stage + b->scales_at + mi * (8 * EACH);
                 #pragma unroll
                 for (i = 0; i < WORDS; i++) o->scales[mi][i] = ((const uint32_t *)(const void *)scales)[i];
@@ -339,6 +352,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_store_turned_(sum, NI * 8, gated, b->rows + x_row(), a->out, n, j, dtype);
     }
 
+    /* BY_BLOCK: sums of 128 of k, times their scales, to the sums before; then they begin anew. */
+    MOEK_DEVICE void promote(float *sum, float *part, const float by[2])
+    {
+        int i;
+        #pragma unroll
+        for (i = 0; i < SUMS; i++) {
+            sum[i] += part[i] * by[i % 4 / 2];
+            part[i] = 0;
+        }
+    }
+
     /* ---- a block ------------------------------------------------------------------------------------------------- */
 
     /* A stage: 64 of k.  o: its codes, and operands of its first 16 of k; then those of the next stage.  slot: where it
@@ -350,6 +374,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const unsigned char *next = stage;
         int i, mi, ni;
         look(o, dtype);
+        if constexpr (BY_BLOCK)
+            #pragma unroll
+            for (i = 0; i < 2; i++) o->by[i] = ((const float *)(const void *)(stage + b->scales_at))[i];
         #pragma unroll
         for (i = 0; i < 4; i++) {
             if (i == 3) {
@@ -409,7 +436,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         for (tile_index = b.range.tile; tile_index < b.range.last; tile_index += b.range.stride) {
             const int first = !TALL && tile_index == b.range.tile ? b.range.first_step : 0;
             const int until = !TALL && tile_index == b.range.last - 1 ? b.range.last_step : b.range.steps;
-            float sum[MI][NI][4] = {{{0}}};
+            float sum[MI][NI][4] = {{{0}}}, total[BY_BLOCK ? SUMS : 1] = {0};
             int row = -1;
             if (TALL) moek_tile_at_(a, &b.range, tile_index, M, b.columns, &tile);
             else moek_next_tile_(a, &b.range, tile_index, M, b.columns, &tile);
@@ -428,8 +455,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             for (i = 0; i < MI; i++) convert(&o, i, 0, zero, dtype);
             o.odd = 0;
             #pragma unroll 1
-            for (step = first; step < until; step++)
+            for (step = first; step < until; step++) {
                 slot = multiply(args, &b, &c, &of_copies, &o, sum, slot, zero, dtype);
+                if constexpr (BY_BLOCK) if (step % 2 || step == until - 1) promote(total, sum[0][0], o.by);
+            }
+            if constexpr (BY_BLOCK)
+                #pragma unroll
+                for (i = 0; i < SUMS; i++) sum[i / (NI * 4)][i / 4 % NI][i % 4] = total[i];
             if constexpr (BYTES && Format::W_CHECKED) moek_spoil_<MI, NI * 8>(sum[0][0], o.odd);
             if (!TALL && (first > 0 || until < b.range.steps) && reduce(a, &b, sum[0][0], tile_index, first)) continue;
             if (t < M) b.rows[t] = row;
