@@ -41,7 +41,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         AT_ROWS = RING + (FINE ? 2 : STAGES) * SCALES * 4,
         SHARED = AT_ROWS + 4 * ROWS,
         REGISTERS = MI * NI * (BLOCKED || FINE ? 8 : 4) + (INTEGER ? 80 : FINE ? 92 : 100),    /* about */
-        BY_SHARED = 232448 / (SHARED + 1024),           /* blocks that fit into an SM */
+        BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
         BY_REGISTERS = 65536 / (THREADS * REGISTERS),
         FIT = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
         BLOCKS = FIT > 3 ? 3 : FIT < 1 ? 1 : FIT,

@@ -17,11 +17,14 @@ typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 byte
 #include <cuda_runtime_api.h>
 #define MOEK_DEVICE static MOEK_UNUSED __device__ __forceinline__
 
-/* Shared memory of an SM, of which each block takes 1024 bytes more than it asks for: 227 KB, 164 KB on Ampere. */
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+/* Shared memory of an SM for launch bounds: each block takes 1024 bytes more than it asks for.  A100 and Orin have 164 KB,
+ * GeForce, L4, L40S and Spark 100 KB (sm_86, 89, 120, 121), data center GPUs since Hopper and Thor 227 KB a block. */
+#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
+#define MOEK_SM_SHARED_ 232448
+#elif __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
 #define MOEK_SM_SHARED_ 167936
 #else
-#define MOEK_SM_SHARED_ 232448
+#define MOEK_SM_SHARED_ 102400
 #endif
 
 /* Every launcher goes through here.  (cudaLaunchKernel would look the kernel up each time: 1 us more.)  What an earlier
@@ -43,17 +46,27 @@ static MOEK_UNUSED void *moek_driver_function_(const char *name)
     return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? f : NULL;
 }
 
+/* Of kernels whose blocks wait for each other: is the driver told so (cooperative launch)?  Then a grid that is not all
+ * there at once is an error at launch, and no hang.  0: never, 1: where kernels do not begin early, 2: everywhere, and
+ * they do not begin early, 3: everywhere.  Here, and nowhere else. */
+#ifndef MOEK_COOPERATIVE_
+#define MOEK_COOPERATIVE_ 1
+#endif
+
 /* The same; `early`: it may start before the kernel ahead of it in the stream is done (programmatic dependent launch),
  * and then calls moek_grid_wait_ before it reads what that kernel wrote, or writes what that reads. */
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
-    ((early) ? moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), 1, 1, &(args)) \
+    ((early) ? moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), 1, 1, 0, &(args)) \
              : MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
 /* The same, where blocks wait for blocks with lower numbers, which begin first. */
 #define MOEK_CHAIN_ORDERED_(kernel, grid, threads, shared, stream, early, args) \
     MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args)
 /* The same, in clusters of two. */
 #define MOEK_LAUNCH_PAIRS_(kernel, grid, threads, shared, stream, early, args) \
-    moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), (early), 2, &(args))
+    moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), (early), 2, 0, &(args))
+/* The same, of blocks that wait for each other: early, and all of them at once. */
+#define MOEK_LAUNCH_TOGETHER_(kernel, grid, threads, shared, stream, args) \
+    moek_launch_with_((const void *)(kernel), (grid), (threads), (shared), (stream), 1, 1, 1, &(args))
 /* Is this device's code of sm_90 or later?  Older code does not wait for the kernel ahead (moek_grid_wait_). */
 static MOEK_UNUSED int moek_code_waits_(void)
 {
@@ -71,12 +84,19 @@ static MOEK_UNUSED int moek_code_waits_(void)
 #endif
 }
 static MOEK_UNUSED moek_status moek_launch_with_(const void *kernel, dim3 grid, int threads, int shared,
-                                                 moek_stream stream, int early, unsigned cluster, const void *args)
+                                                 moek_stream stream, int early, unsigned cluster, int together,
+                                                 const void *args)
 {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute[2] = {};
+    cudaLaunchAttribute attribute[3] = {};
     void *list[1] = { (void *)args };
-    if (early && moek_code_waits_()) {
+    early = early && moek_code_waits_();
+    if (together && (MOEK_COOPERATIVE_ > 1 || (MOEK_COOPERATIVE_ && !early))) {
+        early = early && MOEK_COOPERATIVE_ != 2;
+        attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
+        attribute[config.numAttrs++].val.cooperative = 1;
+    }
+    if (early) {
         attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
         attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
@@ -121,6 +141,19 @@ static MOEK_UNUSED moek_status moek_ready_(const void *kernel, int shared)
         return MOEK_E_ARCH;
     }
     return MOEK_OK;
+}
+
+/* The same, of blocks of which all SMs have one at once, and wait for each other. */
+#define MOEK_READY_TOGETHER_(kernel, threads, shared) moek_ready_together_((const void *)(kernel), (threads), (shared))
+static MOEK_UNUSED moek_status moek_ready_together_(const void *kernel, int threads, int shared)
+{
+    const moek_status status = moek_ready_(kernel, shared);
+    int blocks = 0;
+    if (status != MOEK_OK) return status;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared) == cudaSuccess && blocks)
+        return MOEK_OK;
+    (void)cudaGetLastError();
+    return MOEK_E_ARCH;
 }
 
 /* Blocks of a launch that has one an SM. */
@@ -469,6 +502,7 @@ MOEK_DEVICE uint32_t moek_pick_(uint32_t low, uint32_t high, uint32_t which)
     asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(r) : "r"(low), "r"(high), "r"(which));
     return r;
 }
+/* From sm_89 on: two e4m3, in the low half of x, as f32. */
 MOEK_DEVICE void moek_from_e4m3_2_(float to[2], uint32_t x)
 {
     asm("{\n.reg .b32 h;\n.reg .b16 low, high;\ncvt.rn.f16x2.e4m3x2 h, %2;\nmov.b32 {low, high}, h;\n"
@@ -488,8 +522,11 @@ MOEK_DEVICE uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
 #define MOEK_SM90_THREADS_(threads) (threads)
 #define MOEK_SM90_BOUNDS_(threads)
 #define MOEK_READY_SM90_(kernel, threads, shared) MOEK_READY_(kernel, shared)
+#define MOEK_READY_TOGETHER_(kernel, threads, shared) MOEK_READY_(kernel, shared)
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
     ((void)(early), MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))
+#define MOEK_LAUNCH_TOGETHER_(kernel, grid, threads, shared, stream, args) \
+    MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args)
 MOEK_FN void moek_grid_wait_(void) {}
 MOEK_FN void moek_grid_go_(void) {}
 MOEK_FN void moek_prefetch_(const void *p) { (void)p; }
