@@ -27,6 +27,8 @@ NUMBERS = {
     "scratch": ("up down layer", "bytes of args.split that a block takes, where it may split tiles along k"),
     "flags": ("up down mlp", "int32 flags, zeros before a launch (mlp: besides, one a row block)"),
     "max_tokens": ("layer", "the most tokens of a launch; 0: any number, and m is a tile of rows"),
+    "ring": ("layer", "of max_tokens: bytes of shared memory for weights on their way; else 0"),
+    "pages": ("layer", "of max_tokens: pages of sums that a warp has; 0: one for each unit, and each warp"),
 }
 
 

@@ -11,13 +11,15 @@
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_layer_bf16_h0_on_sm90_m4n8s3w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_layer_bf16_h0_on_sm90_m4n8s3w16_k_(
-    const __grid_constant__ moek_layer_mma_<3, 16, moek_format_bf16_>::params p)
+    const __grid_constant__ moek_layer_mma_<3, 16, 227328, 1, moek_format_bf16_>::params p)
 {
-    moek_layer_mma_<3, 16, moek_format_bf16_>::run(&p);
+#ifdef MOEK_SM90_CODE_
+    moek_layer_mma_<3, 16, 227328, 1, moek_format_bf16_>::run(&p);
+#endif
 }
 MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream)
 {
-    return moek_launch_layer_mma_<3, 16, moek_format_bf16_>(
+    return moek_launch_layer_mma_<3, 16, 227328, 1, moek_format_bf16_>(
         args, stream, moek_layer_bf16_h0_on_sm90_m4n8s3w16_k_);
 }
 #endif
@@ -25,13 +27,15 @@ MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_layer_fp16_h0_on_sm90_m4n8s3w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_layer_fp16_h0_on_sm90_m4n8s3w16_k_(
-    const __grid_constant__ moek_layer_mma_<3, 16, moek_format_fp16_>::params p)
+    const __grid_constant__ moek_layer_mma_<3, 16, 227328, 1, moek_format_fp16_>::params p)
 {
-    moek_layer_mma_<3, 16, moek_format_fp16_>::run(&p);
+#ifdef MOEK_SM90_CODE_
+    moek_layer_mma_<3, 16, 227328, 1, moek_format_fp16_>::run(&p);
+#endif
 }
 MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream)
 {
-    return moek_launch_layer_mma_<3, 16, moek_format_fp16_>(
+    return moek_launch_layer_mma_<3, 16, 227328, 1, moek_format_fp16_>(
         args, stream, moek_layer_fp16_h0_on_sm90_m4n8s3w16_k_);
 }
 #endif
@@ -39,13 +43,15 @@ MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_layer_fp8t_h0_on_sm90_m4n8s3w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k_(
-    const __grid_constant__ moek_layer_mma_<3, 16, moek_format_fp8t_>::params p)
+    const __grid_constant__ moek_layer_mma_<3, 16, 227328, 1, moek_format_fp8t_>::params p)
 {
-    moek_layer_mma_<3, 16, moek_format_fp8t_>::run(&p);
+#ifdef MOEK_SM90_CODE_
+    moek_layer_mma_<3, 16, 227328, 1, moek_format_fp8t_>::run(&p);
+#endif
 }
 MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream)
 {
-    return moek_launch_layer_mma_<3, 16, moek_format_fp8t_>(
+    return moek_launch_layer_mma_<3, 16, 227328, 1, moek_format_fp8t_>(
         args, stream, moek_layer_fp8t_h0_on_sm90_m4n8s3w16_k_);
 }
 #endif
@@ -53,13 +59,15 @@ MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m4n8s3w16(const void *args, moek_stream
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
 moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k_(
-    const __grid_constant__ moek_layer_mma_<3, 16, moek_format_fp8b128_>::params p)
+    const __grid_constant__ moek_layer_mma_<3, 16, 227328, 1, moek_format_fp8b128_>::params p)
 {
-    moek_layer_mma_<3, 16, moek_format_fp8b128_>::run(&p);
+#ifdef MOEK_SM90_CODE_
+    moek_layer_mma_<3, 16, 227328, 1, moek_format_fp8b128_>::run(&p);
+#endif
 }
 MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m4n8s3w16(const void *args, moek_stream stream)
 {
-    return moek_launch_layer_mma_<3, 16, moek_format_fp8b128_>(
+    return moek_launch_layer_mma_<3, 16, 227328, 1, moek_format_fp8b128_>(
         args, stream, moek_layer_fp8b128_h0_on_sm90_m4n8s3w16_k_);
 }
 #endif

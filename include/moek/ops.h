@@ -398,10 +398,7 @@ typedef struct moek_expand_args {
  *             becomes zeros */
 enum { MOEK_LAYER_FLAGS = 8 + 2 * MOEK_SPLITS + MOEK_SELF_SORT };
 enum { MOEK_DECODE_SLOTS = 32, MOEK_DECODE_BYTES = 222 * 1024 /* 227 KB less static */, MOEK_DECODE_RING = 96 * 1024,
-       MOEK_DECODE_H = MOEK_DECODE_BYTES - MOEK_DECODE_RING,
-       /* Weights of 4 bits: scales on their way; behind them zero points, or up to 768 scales of activations.  (Rows
-        * that fit have at most 409 groups of 128 columns.) */
-       MOEK_DECODE_SCALES = MOEK_DECODE_RING / 8, MOEK_DECODE_BESIDE = MOEK_DECODE_SCALES / 4 };
+       MOEK_DECODE_H = MOEK_DECODE_BYTES - MOEK_DECODE_RING };
 typedef struct moek_layer_state {
     int32_t flags[MOEK_LAYER_FLAGS];
     unsigned long long launches[2];
@@ -438,31 +435,41 @@ typedef struct moek_layer_args {
     int x_stride, addend_stride, y_stride;
 } moek_layer_args;
 
+/* What such a row has (moek_kernel: shared_bytes, ring, threads / 32, pages): bytes of shared memory; of them, for
+ * weights on their way; warps of a block; pages of sums of a warp, or 0: a page for each unit of rows of w, and for
+ * each warp. */
+typedef struct moek_decode_room { int bytes, ring, warps, pages; } moek_decode_room;
+/* Weights of 4 bits: an eighth of the ring are scales on their way; behind them, with `more`, zero points, or scales of
+ * activations, which are a 32nd.  (Rows that fit have fewer groups of 128 columns than that has places for.) */
+static inline int moek_decode_scales(moek_decode_room room) { return room.ring / 8; }
+static inline int moek_decode_beside(moek_decode_room room) { return room.ring / 32; }
+
 /* Shared memory of such a kernel, in bytes, one part behind the other: rows of x or h; factors (weights of 4 bits:
- * scales and zero points on their way, scales of activations); pages of sums; 96 KB of weights on their way.  fits: the
- * kernel serves this many tokens of this shape.  bits: of a weight; more: with weights of 4 bits, that they have zero
+ * scales and zero points on their way, scales of activations); pages of sums; weights on their way.  fits: the kernel
+ * serves this many tokens of this shape.  bits: of a weight; more: with weights of 4 bits, that they have zero
  * points, or activations have scales; blocks: one an SM. */
 typedef struct moek_decode_smem { int fits, act, factors, pages; } moek_decode_smem;
-static inline moek_decode_smem moek_decode_smem_of_4_bits(int tokens, int topk, int experts, int hidden, int inter,
-                                                          int gated, int more, int blocks)
+static inline moek_decode_smem moek_decode_smem_of_4_bits(moek_decode_room room, int tokens, int topk, int experts,
+                                                          int hidden, int inter, int gated, int more, int blocks)
 {
-    const int factors = MOEK_DECODE_SCALES + (more ? MOEK_DECODE_BESIDE : 0);
+    const int factors = moek_decode_scales(room) + (more ? moek_decode_beside(room) : 0);
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
-    /* A page for each unit of 16 rows of w, and for each warp. */
-    const long long up = (used * (inter / (gated ? 8 : 16)) + blocks - 1) / blocks + 16;
-    const long long down = (hidden / 16 + blocks - 1) / blocks + 16;
-    const long long act = x > h ? x : h, pages = 512 * (up > down ? up : down);
+    /* A page for each unit of 16 rows of w, and for each warp; or so many a warp. */
+    const long long up = (used * (inter / (gated ? 8 : 16)) + blocks - 1) / blocks + room.warps;
+    const long long down = (hidden / 16 + blocks - 1) / blocks + room.warps;
+    const long long most = up > down ? up : down, pages = 512 * (room.pages ? room.pages * room.warps : most);
+    const long long act = x > h ? x : h;
     moek_decode_smem smem = {0, 0, 0, 0};
-    if (tokens > 8 || slots > MOEK_DECODE_SLOTS || act + factors + pages + MOEK_DECODE_RING > MOEK_DECODE_BYTES)
+    if (tokens > 8 || slots > MOEK_DECODE_SLOTS || act + factors + pages + room.ring > room.bytes)
         return smem;
     smem.fits = 1; smem.act = (int)act; smem.factors = factors; smem.pages = (int)pages;
     return smem;
 }
-static inline moek_decode_smem moek_decode_smem_of(int tokens, int topk, int experts, int hidden, int inter,
-                                                   int gated, int bits, int more, int blocks)
+static inline moek_decode_smem moek_decode_smem_of(moek_decode_room room, int tokens, int topk, int experts, int hidden,
+                                                   int inter, int gated, int bits, int more, int blocks)
 {
-    const int element = bits == 4 ? 1 : bits / 8;
+    const int element = bits == 4 ? 1 : bits / 8, warps = room.warps;
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x_steps = ((long long)hidden * element + 255) / 256;
     const long long h_steps = ((long long)inter * element + 255) / 256;
@@ -472,11 +479,11 @@ static inline moek_decode_smem moek_decode_smem_of(int tokens, int topk, int exp
     const long long down = ((hidden + 7) / 8 + blocks - 1) / blocks;
     const long long act = x > h ? x : h, factors = 32 * (x_steps > used * h_steps ? x_steps : used * h_steps);
     /* Of two halves; besides, a warp has a page in up, three in down. */
-    const long long pages = 128 * (up + 32 > 2 * down + 96 ? up + 32 : 2 * down + 96);
+    const long long pages = 128 * (up + 2 * warps > 2 * down + 6 * warps ? up + 2 * warps : 2 * down + 6 * warps);
     moek_decode_smem smem = {0, 0, 0, 0};
-    if (bits == 4) return moek_decode_smem_of_4_bits(tokens, topk, experts, hidden, inter, gated, more, blocks);
-    if (tokens > 4 || slots > MOEK_DECODE_SLOTS || act + factors + pages + MOEK_DECODE_RING > MOEK_DECODE_BYTES)
-        return smem;
+    if (bits == 4)
+        return moek_decode_smem_of_4_bits(room, tokens, topk, experts, hidden, inter, gated, more, blocks);
+    if (tokens > 4 || slots > MOEK_DECODE_SLOTS || act + factors + pages + room.ring > room.bytes) return smem;
     smem.fits = 1; smem.act = (int)act; smem.factors = (int)factors; smem.pages = (int)pages;
     return smem;
 }

@@ -4,7 +4,6 @@
 #define MOEK_LAYER_DECODE_CUH
 #include "../../include/moek/kernel/cuda.h"
 
-#ifdef MOEK_SM90_CODE_
 /* Of a slot: is its expert one of the layer's; the slots before this one, those with the same expert, and those that
  * name an expert first. */
 struct moek_slot_ { int in; unsigned before, same, leaders; };
@@ -77,5 +76,11 @@ MOEK_DEVICE void moek_clear_next_h_(const moek_layer_args *a, int turn, int t, c
     for (i = blockIdx.x * threads + t; i < MOEK_DECODE_H / 16; i += gridDim.x * threads)
         moek_store_words_(a->state->h[turn ^ 1] + i * 8, moek_zero_words_());
 }
-#endif
+
+/* Makes a kernel ready.  HOPPER: its code is for sm_90a. */
+template <int HOPPER> static MOEK_UNUSED moek_status moek_ready_layer_(const void *kernel, int threads, int bytes)
+{
+    if constexpr (HOPPER) return MOEK_READY_SM90_(kernel, threads, bytes);
+    else return MOEK_READY_TOGETHER_(kernel, threads, bytes);
+}
 #endif

@@ -35,8 +35,10 @@
 #define MOEK_LAYER_FRAGMENTS_CUH
 #include "decode.cuh"
 
-/* WARPS a block.  Format: of moek_formats.h. */
-template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
+/* BYTES of shared memory, WARPS a block.  PAGES of a warp: 2, for the rows of w with which its part of k begins and
+ * ends; it finishes the others alone.  0: a page for each unit and each warp, and all warps finish them.  HOPPER: code
+ * for sm_90a alone.  Format: of moek_formats.h. */
+template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format> struct moek_layer_fragments_ {
     typedef typename Format::args Args;
     enum {
         E4M3 = Format::X_BITS == 8, ZERO = Format::ZERO,
@@ -47,6 +49,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         OF_16 = 8 * EACH,                               /* bytes of scales of 16 rows, once */
         BLOCKED = Format::X_SCALE_COLUMNS > 0, WHOLE = E4M3 && COLUMNS == 16,
         ITEM = 1024, SCALES = UNITS * OF_16,            /* bytes */
+        RING = STAGES * WARPS * ITEM,
         APART = WHOLE ? 8 : 32,                         /* E4M3: bytes from 4 columns to the 4 next in place_of */
         THREADS = 32 * WARPS, SLOTS = MOEK_DECODE_SLOTS,
         FIRST = 4                                       /* pieces of x or h that a thread has on their way */
@@ -60,7 +63,6 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         moek_fastdiv over_blocks, over_units, over_steps[2];
     };
 
-#ifdef MOEK_SM90_CODE_
     MOEK_DEVICE const moek_gemm_args *up_of(const params *p) { return (const moek_gemm_args *)&p->up; }
     MOEK_DEVICE const moek_gemm_args *down_of(const params *p) { return (const moek_gemm_args *)&p->down; }
 
@@ -444,9 +446,103 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             if (b->slot_of[pair + i % 2] >= 0) sum[i] += b->weight_of[pair + i % 2] * (shift_factor * of);
         }
     }
+    /* PAGES: where a warp's sums of 16 rows go that it has not all of k of: begun: the first of k is among them. */
+    MOEK_DEVICE float *page_of(const block *b, int warp, int begun) { return b->pages + (2 * warp + begun) * 128; }
+
+    /* Of one column of h, of slot `row` and expert in use d: scales of all, bias and activation of its sums y. */
+    MOEK_DEVICE void store_h(const params *p, const block *b, uint16_t *h, int d, int row, int column, float *y)
+    {
+        const moek_gemm_args *const a = up_of(p);
+        const int gated = a->w_rows > a->n, swapped = a->gate_up.swapped;
+        int j;
+        #pragma unroll
+        for (j = 0; j < 2; j++) {
+            const int e = b->list[d];
+            y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
+            if (j && !gated) break;
+            if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
+            if (a->bias)
+                y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
+                                     [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
+                                     MOEK_DTYPE_BF16);
+        }
+        moek_store_relaxed_(h + (size_t)row * a->n + column, moek_not_t_(moek_to_t_(
+            moek_act_any_(a->act, swapped ? y[1] : y[0], swapped ? y[0] : y[1], a->alpha, a->beta, a->limit),
+            MOEK_DTYPE_BF16)));
+    }
+    /* Of one column of a token: y, with biases and what else is added. */
+    MOEK_DEVICE void store_y(const params *p, const block *b, int column, int token, float y)
+    {
+        const moek_layer_args *const a = &p->a;
+        const moek_gemm_args *const down = down_of(p);
+        int d;
+        if (down->bias)
+            for (d = 0; d < b->used; d++) {
+                const size_t row = (size_t)b->list[d] * down->w_rows + column;
+                if (b->slot_of[8 * d + token] < 0) continue;
+                y += b->weight_of[8 * d + token] *
+                     moek_from_t_(((const uint16_t *)down->bias)[row], MOEK_DTYPE_BF16);
+            }
+        if (a->addend)
+            y += moek_from_t_(((const uint16_t *)a->addend)[(size_t)token * a->addend_stride + column],
+                              MOEK_DTYPE_BF16);
+        ((uint16_t *)a->y)[(size_t)token * a->y_stride + column] = moek_to_t_(y, MOEK_DTYPE_BF16);
+    }
+
+    /* PAGES, by a warp that has all sums of a unit, as put has them: 8 or 16 columns of h; 16 of y. */
+    MOEK_DEVICE void finish_h(const params *p, const block *b, int unit, const float *sum, uint16_t *h)
+    {
+        const int gated = up_of(p)->w_rows > up_of(p)->n, lane = threadIdx.x % 32;
+        const int d = (int)moek_fastdiv_(unit, p->over_units);
+        const int column = (unit - d * p->units[0]) * (gated ? 8 : 16) + lane / 4;
+        int i;
+        #pragma unroll 1
+        for (i = 0; i < (gated ? 2 : 4); i++) {
+            const int row = b->slot_of[8 * d + lane % 4 * 2 + i % 2];
+            float y[2];
+            y[0] = i < 2 ? (i ? sum[1] : sum[0]) : i == 2 ? sum[2] : sum[3];
+            y[1] = i ? sum[3] : sum[2];
+            if (row >= 0) store_h(p, b, h, d, row, column + i / 2 * 8, y);
+        }
+    }
+    MOEK_DEVICE void finish_y(const params *p, const block *b, int unit, const float *sum)
+    {
+        const int lane = threadIdx.x % 32;
+        int i;
+        #pragma unroll 1
+        for (i = 0; i < 4; i++) {
+            const int token = lane % 4 * 2 + i % 2;
+            const float y = i < 2 ? (i ? sum[1] : sum[0]) : i == 2 ? sum[2] : sum[3];
+            if (token < b->tokens) store_y(p, b, unit * 16 + lane / 4 + i / 2 * 8, token, y);
+        }
+    }
+    /* PAGES, after a barrier: a unit whose k several warps have, by the second of them; in the order of k. */
+    template <int DOWN>
+    MOEK_DEVICE void finish_shared(const params *p, const block *b, work_range s, uint16_t *h)
+    {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, unit = moek_quotient_(s.begin, max(s.each, 1));
+        const int from = unit * s.each, until = from + s.each;
+        const int begin = s.all * lane / WARPS, end = s.all * (lane + 1) / WARPS;
+        unsigned warps = __ballot_sync(0xffffffff, lane < WARPS && max(begin, from) < min(end, until));
+        float sum[4] = {0, 0, 0, 0};
+        int begun = 1, i;
+        if (DOWN && !s.all)                            /* no expert of the layer's is in use */
+            for (i = warp; i < s.units; i += WARPS) finish_y(p, b, s.unit0 + i, sum);
+        if (s.begin == from || s.all * (warp - 1) / WARPS > from) return;
+        #pragma unroll 1
+        for (; warps; warps &= warps - 1) {
+            const float4 of = *(const float4 *)(page_of(b, __ffs(warps) - 1, begun) + lane * 4);
+            sum[0] += of.x, sum[1] += of.y, sum[2] += of.z, sum[3] += of.w;
+            begun = 0;
+        }
+        if constexpr (DOWN) finish_y(p, b, s.unit0 + unit, sum);
+        else finish_h(p, b, s.unit0 + unit, sum, h);
+    }
+
     /* All items of a warp in up or down: sums to pages.  place: in the ring. */
     template <int DOWN>
-    MOEK_DEVICE void multiply(const params *p, const block *b, walk *ask, int *place, int zero, work_range s)
+    MOEK_DEVICE void multiply(const params *p, const block *b, walk *ask, int *place, int zero, work_range s,
+                              uint16_t *h)
     {
         const int t = threadIdx.x, lane = t % 32, warp = t / 32;
         const int v = (int)moek_fastdiv_(s.begin, p->over_steps[DOWN]), g = s.begin - v * p->steps[DOWN];
@@ -458,7 +554,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         const float *x_of[2];
         float sum[4] = {0, 0, 0, 0}, c[4][4] = {{0}};
         int d = DOWN ? v - unit * b->used : 0, page = unit + warp, run = p->steps[DOWN] - g, slot = *place, at = g;
-        int i, j;
+        int begun = d == 0 && g == 0, i, j;
         const int of_row = BLOCKED ? p->steps[DOWN] : 1;
         if constexpr (E4M3 && DOWN) {
             #pragma unroll
@@ -487,8 +583,12 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
                 if constexpr (DOWN) {
                     weigh(sum, c, p, b, d);
                     if (++d == b->used || i == 1) {
+                        if constexpr (PAGES) {
+                            if (begun && d == b->used && run == 0) finish_y(p, b, s.unit0 + page - warp, sum);
+                            else put(page_of(b, warp, begun), sum[0], sum[1], sum[2], sum[3]);
+                            begun = 1;
+                        } else put(b->pages + page * 128, sum[0], sum[1], sum[2], sum[3]);
                         d = 0;
-                        put(b->pages + page * 128, sum[0], sum[1], sum[2], sum[3]);
                         sum[0] = sum[1] = sum[2] = sum[3] = 0;
                         page++;
                     }
@@ -498,7 +598,13 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
                         for (j = 0; j < 2; j++)
                             x_of[j] = b->factors + max(b->slot_of[8 * d + lane % 4 * 2 + j], 0) * of_row;
                 } else {
-                    put(b->pages + page * 128, take(c, 0), take(c, 1), take(c, 2), take(c, 3));
+                    if constexpr (PAGES) {
+                        #pragma unroll
+                        for (j = 0; j < 4; j++) sum[j] = take(c, j);
+                        if (begun && run == 0) finish_h(p, b, s.unit0 + page - warp, sum, h);
+                        else put(page_of(b, warp, begun), sum[0], sum[1], sum[2], sum[3]);
+                        begun = 1;
+                    } else put(b->pages + page * 128, take(c, 0), take(c, 1), take(c, 2), take(c, 3));
                     page++;
                     b_at = b_first;
                 }
@@ -513,7 +619,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
     MOEK_DEVICE void finish_up(const params *p, const block *b, work_range s, uint16_t *h)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)&p->up;
-        const int gated = a->w_rows > a->n, swapped = a->gate_up.swapped, each = gated ? 64 : 128;
+        const int gated = a->w_rows > a->n, each = gated ? 64 : 128;
         const int t = threadIdx.x;
         int i;
         #pragma unroll 1
@@ -525,50 +631,22 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
             const int row = b->slot_of[8 * d + token];
             const float *const page = b->pages + of * 128 + at;
             float y[2] = {0, 0};
-            int j;
             y[0] = moek_sum_of_pages_<WARPS, 0>(page, 128, from, from + s.each, s.all);
             if (gated) y[1] = moek_sum_of_pages_<WARPS, 0>(page + 2, 128, from, from + s.each, s.all);
-            if (row < 0) continue;
-            #pragma unroll
-            for (j = 0; j < 2; j++) {
-                const int e = b->list[d];
-                y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
-                if (j && !gated) break;
-                if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
-                if (a->bias)
-                    y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
-                                         [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
-                                         MOEK_DTYPE_BF16);
-            }
-            moek_store_relaxed_(h + (size_t)row * a->n + column, moek_not_t_(moek_to_t_(
-                moek_act_any_(a->act, swapped ? y[1] : y[0], swapped ? y[0] : y[1], a->alpha, a->beta, a->limit),
-                MOEK_DTYPE_BF16)));
+            if (row >= 0) store_h(p, b, h, d, row, column, y);
         }
     }
     /* Combine: y of the block's units, after a barrier. */
     MOEK_DEVICE void combine(const params *p, const block *b, work_range s)
     {
-        const moek_layer_args *const a = &p->a;
-        const moek_gemm_args *const down = down_of(p);
         const int t = threadIdx.x;
-        int d, i;
+        int i;
         #pragma unroll 1
         for (i = t; i < s.units * 128; i += THREADS) {       /* y of unit i / 128 */
             const int of = i / 128, at = i % 128, token = at / 4 % 4 * 2 + at % 2;
             const int column = (s.unit0 + of) * 16 + at / 16 + at % 4 / 2 * 8;
-            float y = moek_sum_of_pages_<WARPS, 0>(b->pages + i, 128, of * s.each, (of + 1) * s.each, s.all);
-            if (token >= b->tokens) continue;
-            if (down->bias)
-                for (d = 0; d < b->used; d++) {
-                    const size_t row = (size_t)b->list[d] * down->w_rows + column;
-                    if (b->slot_of[8 * d + token] < 0) continue;
-                    y += b->weight_of[8 * d + token] *
-                         moek_from_t_(((const uint16_t *)down->bias)[row], MOEK_DTYPE_BF16);
-                }
-            if (a->addend)
-                y += moek_from_t_(((const uint16_t *)a->addend)[(size_t)token * a->addend_stride + column],
-                                  MOEK_DTYPE_BF16);
-            ((uint16_t *)a->y)[(size_t)token * a->y_stride + column] = moek_to_t_(y, MOEK_DTYPE_BF16);
+            const float y = moek_sum_of_pages_<WARPS, 0>(b->pages + i, 128, of * s.each, (of + 1) * s.each, s.all);
+            if (token < b->tokens) store_y(p, b, column, token, y);
         }
     }
 
@@ -595,7 +673,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         b->list = list[warp]; b->slot_of = slot_of; b->pair_of = pair_of; b->weight_of = weight_of;
         b->tokens = a->tokens; b->slots = b->tokens * a->topk;
         if constexpr (E4M3) {
-            b->factors = (float *)(void *)(act + p->fit.act + MOEK_DECODE_SCALES);
+            b->factors = (float *)(void *)(act + p->fit.act + RING / 8);
             if constexpr (!BLOCKED) {
                 b->row_max = row_max;
                 if (t < 2 * SLOTS) row_max[t] = 0;
@@ -632,38 +710,39 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_fragments_ {
         h = a->state->h[turn];
 
         s = work_range_of(p, b->used, 0);
-        multiply<0>(p, b, &ask, &slot, zero, s);
+        multiply<0>(p, b, &ask, &slot, zero, s, h);
         __syncthreads();
-        finish_up(p, b, s, h);
+        if constexpr (PAGES) finish_shared<0>(p, b, s, h);
+        else finish_up(p, b, s, h);
         moek_clear_next_h_(a, turn, t, THREADS);
 
         s = work_range_of(p, b->used, 1);
         stage_h(p, b, h);
         __syncthreads();
         if constexpr (E4M3 && !BLOCKED) quantize(p, b, 1, b->slots);
-        multiply<1>(p, b, &ask, &slot, zero, s);
+        multiply<1>(p, b, &ask, &slot, zero, s, h);
         __syncthreads();
-        combine(p, b, s);
+        if constexpr (PAGES) finish_shared<1>(p, b, s, h);
+        else combine(p, b, s);
     }
-#else
-    MOEK_DEVICE void run(const params *p, int zero) { (void)p; (void)zero; }
-#endif
 };
 
 /* Launches one of these kernels; zero: the same for zero points.  args NULL: makes them ready. */
-template <int STAGES, int WARPS, class Format>
+template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
 static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
-    const void *args, moek_stream stream, void (*kernel)(typename moek_layer_fragments_<STAGES, WARPS, Format>::params),
-    void (*zero)(typename moek_layer_fragments_<STAGES, WARPS, Format>::params) = NULL)
+    const void *args, moek_stream stream,
+    void (*kernel)(typename moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format>::params),
+    void (*zero)(typename moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format>::params) = NULL)
 {
-    typedef moek_layer_fragments_<STAGES, WARPS, Format> K;
+    typedef moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format> K;
+    static const moek_decode_room room = { BYTES, K::RING, WARPS, PAGES };
     const moek_layer_args *const a = (const moek_layer_args *)args;
     typename K::params p;
     int zeros = 0, i;
     unsigned blocks;
     if (!a) {
-        const moek_status status = MOEK_READY_SM90_(kernel, K::THREADS, MOEK_DECODE_BYTES);
-        return status || !zero ? status : MOEK_READY_SM90_(zero, K::THREADS, MOEK_DECODE_BYTES);
+        const moek_status status = moek_ready_layer_<HOPPER>((const void *)kernel, K::THREADS, BYTES);
+        return status || !zero ? status : moek_ready_layer_<HOPPER>((const void *)zero, K::THREADS, BYTES);
     }
     if (a->tokens < 1) return MOEK_OK;
     if constexpr (K::ZERO) {
@@ -672,8 +751,8 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
         if (zeros) kernel = zero;
     }
     blocks = moek_multiprocessors_();
-    p.fit = moek_decode_smem_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n, 4,
-                                K::E4M3 || zeros, (int)blocks);
+    p.fit = moek_decode_smem_of(room, a->tokens, a->topk, a->up->experts, a->down->n, a->up->n,
+                                a->up->w_rows > a->up->n, 4, K::E4M3 || zeros, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->dtype != MOEK_DTYPE_BF16) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->x_stride) p.a.x_stride = a->up->k;
@@ -693,7 +772,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
         p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
     p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);
-    return MOEK_CHAIN_(kernel, blocks, K::THREADS,
-                       p.fit.act + p.fit.factors + p.fit.pages + MOEK_DECODE_RING, stream, 1, p);
+    return MOEK_LAUNCH_TOGETHER_(kernel, blocks, K::THREADS, p.fit.act + p.fit.factors + p.fit.pages + K::RING, stream,
+                                 p);
 }
 #endif

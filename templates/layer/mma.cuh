@@ -37,8 +37,8 @@
 #define MOEK_LAYER_MMA_CUH
 #include "decode.cuh"
 
-/* WARPS a block.  Format: of moek_formats.h. */
-template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
+/* BYTES of shared memory, WARPS a block.  HOPPER: code for sm_90a alone.  Format: of moek_formats.h. */
+template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moek_layer_mma_ {
     enum {
         FP8 = Format::W_BITS == 8, DTYPE = Format::DTYPE, ELEMENT = Format::W_BITS / 8,        /* bytes */
         BLOCKED = Format::W_SCALE_COLUMNS > 0,         /* scales are for 128 x 128 of w, and 128 columns of a */
@@ -49,6 +49,7 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         LANES = 8,                                     /* that bring what 128 bytes of w are multiplied with: */
         PARTS = 2 / ELEMENT,                           /* times 8 columns, 64 apart */
         ITEM = 2048,                                   /* bytes of an item in the ring */
+        RING = STAGES * WARPS * ITEM,
         THREADS = 32 * WARPS, SLOTS = MOEK_DECODE_SLOTS,
         FIRST = 2 / PARTS, FIRST_X = 4 / PARTS         /* pieces of h and of x that a thread has on their way */
     };
@@ -61,7 +62,6 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         moek_fastdiv over_blocks, over_units, over_steps[2];
     };
 
-#ifdef MOEK_SM90_CODE_
     /* ---- weights ------------------------------------------------------------------------------------------------- */
 
     /* The experts in use: the first `split` of them, then the others, up to `used`. */
@@ -723,26 +723,25 @@ template <int STAGES, int WARPS, class Format> struct moek_layer_mma_ {
         __syncthreads();
         combine(p, b, s, halves, pages0);
     }
-#else
-    MOEK_DEVICE void run(const params *p) { (void)p; }
-#endif
 };
 
 /* Launches such a kernel.  args NULL: makes it ready. */
-template <int STAGES, int WARPS, class Format>
+template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format>
 static MOEK_UNUSED moek_status moek_launch_layer_mma_(
-    const void *args, moek_stream stream, void (*kernel)(typename moek_layer_mma_<STAGES, WARPS, Format>::params))
+    const void *args, moek_stream stream,
+    void (*kernel)(typename moek_layer_mma_<STAGES, WARPS, BYTES, HOPPER, Format>::params))
 {
-    typedef moek_layer_mma_<STAGES, WARPS, Format> K;
+    typedef moek_layer_mma_<STAGES, WARPS, BYTES, HOPPER, Format> K;
+    static const moek_decode_room room = { BYTES, K::RING, WARPS, 0 };
     const moek_layer_args *const a = (const moek_layer_args *)args;
     typename K::params p;
     unsigned blocks;
     int i;
-    if (!a) return MOEK_READY_SM90_(kernel, K::THREADS, MOEK_DECODE_BYTES);
+    if (!a) return moek_ready_layer_<HOPPER>((const void *)kernel, K::THREADS, BYTES);
     if (a->tokens < 1) return MOEK_OK;
     blocks = moek_multiprocessors_();
-    p.fit = moek_decode_smem_of(a->tokens, a->topk, a->up->experts, a->down->n, a->up->n, a->up->w_rows > a->up->n,
-                                Format::W_BITS, 0, (int)blocks);
+    p.fit = moek_decode_smem_of(room, a->tokens, a->topk, a->up->experts, a->down->n, a->up->n,
+                                a->up->w_rows > a->up->n, Format::W_BITS, 0, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;
     if (!a->x_stride) p.a.x_stride = a->up->k;
@@ -760,7 +759,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
         p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
     p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);
-    return MOEK_CHAIN_(kernel, blocks, K::THREADS, p.fit.act + p.fit.factors + p.fit.pages + MOEK_DECODE_RING, stream,
-                       1, p);
+    return MOEK_LAUNCH_TOGETHER_(kernel, blocks, K::THREADS, p.fit.act + p.fit.factors + p.fit.pages + K::RING, stream,
+                                 p);
 }
 #endif

@@ -1,7 +1,15 @@
 /* emu_fibres.h -- a part of emu.h, which includes it once: fibres. */
+/* Of the device: SMs, which have a block each at once, and kilobytes of shared memory a block, without which it is what
+ * sm_80 or sm_90 has. */
+#ifndef EMU_SMS
+#define EMU_SMS 4
+#endif
+#ifndef EMU_KB
+#define EMU_KB 0
+#endif
 /* (Stacks a power of two apart would all lie in the same sets of the caches.) */
-enum { EMU_THREADS = 1024, EMU_RESIDENT = 4, EMU_STACK = 128 * 1024 + 17 * 64, EMU_SHARED = 227 * 1024,
-       EMU_BEHIND = 4096, EMU_POISON = 0x7f };
+enum { EMU_THREADS = 1024, EMU_RESIDENT = EMU_SMS, EMU_STACK = 128 * 1024 + 17 * 64,
+       EMU_SHARED = (EMU_KB ? EMU_KB : 227) * 1024, EMU_BEHIND = 4096, EMU_POISON = 0x7f };
 /* Those behind EMU_AT_BLOCK: emu_sm90.h. */
 enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_POLLS, EMU_AT_WARP, EMU_AT_BLOCK, EMU_AT_BAR, EMU_AT_MBARRIER,
                  EMU_AT_CLUSTER };
@@ -334,7 +342,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
     emu_kernel = kernel, emu_count = 0, emu_now = 0, emu_here = 0, emu_here_count = 0;
     if (threads.x * threads.y * threads.z - 1 >= EMU_THREADS) emu_die("launched with 0 or more than 1024 threads");
     if (!blocks || grid.y > 65535 || grid.z > 65535) emu_die("launched with a grid of 0 blocks, or y or z above 65535");
-    if (shared > EMU_SHARED) emu_die("launched with more than 227 KiB of shared memory");
+    if (shared > EMU_SHARED) emu_die("launched with more shared memory than a block may have");
     if (blocks % (unsigned)cluster || cluster > EMU_RESIDENT) emu_die("launched with a part of a cluster");
     emu_body = emu_call<Body>, emu_context = &body;
     blockDim = threads, gridDim = grid;

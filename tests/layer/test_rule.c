@@ -14,7 +14,8 @@
 #define MOEK_EMU
 #define MOEK_EMU_ARCH device_arch
 #define EMU_RESIDENT device_sms
-static int device_arch, device_sms;
+#define EMU_KB device_kb
+static int device_arch, device_sms, device_kb;         /* device_kb 0: what sm_80 or sm_90 has a block */
 #define MOEK_IMPLEMENTATION
 #include "moek.h"
 #include <stdlib.h>

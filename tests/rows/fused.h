@@ -69,6 +69,16 @@ static const float *layer_scales(int rows, int columns)
     const moek_scale_shape *const shape = &now.format->x_scale;
     return (const float *)scratch((size_t)rows * moek_scale_bytes(shape, 1, (size_t)columns));
 }
+/* Is there shared memory for so many tokens? */
+static int layer_fits(const moek_layer_args *h, const moek_gemm_args *up, const moek_gemm_args *down, int zeros)
+{
+    moek_decode_room room;
+    room.bytes = now.row->shared_bytes, room.ring = now.row->ring;
+    room.warps = now.row->threads / 32, room.pages = now.row->pages;
+    return !now.row->max_tokens ||
+           moek_decode_smem_of(room, h->tokens, h->topk, up->experts, down->n, up->n, up->w_rows > up->n,
+                               now.format->w_bits, zeros || format_quantizes(now.format), multiprocessors()).fits;
+}
 static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                            int kind, int odd)
 {
@@ -160,7 +170,10 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     gemm_move(&d_up.gemm);
     gemm_move(&d_down.gemm);
     MOVE(d_up.w_global_scale), MOVE(d_down.w_global_scale), MOVE(d_up.w_zero), MOVE(d_down.w_zero);
-    if (launch_twice(&d)) {
+    if (!layer_fits(&h, &up, &down, up_more.w_zero != NULL))
+        CHECK(now.row->launch(&d, now.stream) == MOEK_E_ARGUMENT, "%s: %s: it ran without room", now.row->name,
+              now.what);
+    else if (launch_twice(&d)) {
         want = (double *)ref_alloc((size_t)tokens * hidden * sizeof *want);
         ref_layer(&r, want);
         made = rows_dense("y", h.y, tokens, hidden, y_step);

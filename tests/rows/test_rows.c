@@ -31,14 +31,14 @@ enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
 #endif
-/* Of large cases, emulated: of a row for Hopper one of so many (of the quick set: fewer, of each format others), of
- * others none. */
+/* Of large cases, emulated: of a row for Hopper, or of few tokens, one of so many (of the quick set: fewer, of each
+ * format others), of others none. */
 static int always;                                     /* 1: this case is not left out */
 static int asked;                                      /* of the quick set: how often this was asked */
 static int leave_out(int i, int of)
 {
     if (quick_set) i = asked++, of *= 5;
-    return SMALL && !always && (now.row->arch != 90 || i % of);
+    return SMALL && !always && ((now.row->arch != 90 && !now.row->max_tokens) || i % of);
 }
 /* Until each_act_end: a case of each activation stays, in a layout that it has; 0: this one may be left out. */
 static int each_act(int i, int layout, int gated)

@@ -17,8 +17,8 @@ typedef struct moek_words_ { uint32_t w[4]; } moek_words_;            /* 16 byte
 #include <cuda_runtime_api.h>
 #define MOEK_DEVICE static MOEK_UNUSED __device__ __forceinline__
 
-/* Shared memory of an SM for launch bounds: each block takes 1024 bytes more than it asks for.  A100 and Orin have 164 KB,
- * GeForce, L4, L40S and Spark 100 KB (sm_86, 89, 120, 121), data center GPUs since Hopper and Thor 227 KB a block. */
+/* Shared memory of an SM, for launch bounds: each block takes 1024 bytes more than it asks for.  A100 and Orin have 164
+ * KB, GeForce, L4, L40S and Spark (sm_86, 89, 120, 121) 100 KB, others since Hopper 228 KB, 227 of them a block's. */
 #if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200)
 #define MOEK_SM_SHARED_ 232448
 #elif __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
@@ -150,10 +150,9 @@ static MOEK_UNUSED moek_status moek_ready_together_(const void *kernel, int thre
     const moek_status status = moek_ready_(kernel, shared);
     int blocks = 0;
     if (status != MOEK_OK) return status;
-    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared) == cudaSuccess && blocks)
-        return MOEK_OK;
-    (void)cudaGetLastError();
-    return MOEK_E_ARCH;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared) != cudaSuccess)
+        (void)cudaGetLastError();
+    return blocks ? MOEK_OK : MOEK_E_ARCH;
 }
 
 /* Blocks of a launch that has one an SM. */
@@ -468,10 +467,16 @@ MOEK_DEVICE uint32_t moek_and_or_(uint32_t w, uint32_t mask, uint32_t more)
 /* Two fp16 -> two e4m3, to nearest even, saturating, in the low half; the high half is 0. */
 MOEK_DEVICE uint32_t moek_e4m3_of_fp16_(uint32_t two)
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     uint32_t bytes;
     asm("{ .reg .b16 lo, none; mov.b16 none, 0; cvt.rn.satfinite.e4m3x2.f16x2 lo, %1; mov.b32 %0, {lo, none}; }\n"
         : "=r"(bytes) : "r"(two));
     return bytes;
+#else
+    float f[2];
+    moek_from_t2_(f, two, MOEK_DTYPE_FP16);
+    return moek_to_e4m3x2_(f[0], f[1]);
+#endif
 }
 /* The low half of a twice, and the high half.  By PTX as it is here, HMUL2 and HFMA2 take such an operand without an
  * instruction for it; __byte_perm would be one. */

@@ -153,11 +153,16 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
     moek_append_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->chosen.combine->name);
     for (i = 0; i < plan->chosen.layers; i++) {
         const moek_kernel *const layer = plan->chosen.layer[i];
-        const int few = layer->max_tokens;
-        int most = few ? few : moek_tile_rows_(plan, layer);
-        while (few && most && !moek_decode_wins_(plan, most)) most--;
-        if (most) moek_append_(&t, "%s%s (up to %d %s)\n", i ? "          " : "in one    ", layer->name, most,
-                               few ? "tokens" : "rows an expert");
+        const int few = layer->max_tokens, room = few ? moek_decode_most_(plan, layer, 0) : 0;
+        const int most = few ? moek_decode_most_(plan, layer, 1) : moek_tile_rows_(plan, layer);
+        if (!most && (!few || room)) continue;
+        moek_append_(&t, "%s%s (", i ? "          " : "in one    ", layer->name);
+        if (most) moek_append_(&t, "up to %d %s", most, few ? "tokens" : "rows an expert");
+        else moek_append_(&t, "for no number of tokens: a token of this shape does not fit in");
+        if (few && room < few && most == room)
+            moek_append_(&t, "%s %d slots and %d bytes of shared memory", most ? ", which fill" : "", MOEK_DECODE_SLOTS,
+                         layer->shared_bytes);
+        moek_append_(&t, ")\n");
     }
     if (plan->chosen.layers)
         moek_append_(&t, "          instead of all but route, with args.state, up to %d tokens by moek_run\n",

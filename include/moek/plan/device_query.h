@@ -40,7 +40,7 @@ static const char *moek_device_error_(void)           /* of an earlier call of t
 static moek_device_ moek_device_query_(void)
 {
 #ifdef MOEK_EMU
-    moek_device_ d = { 0, MOEK_EMU_ARCH, MOEK_EMU_ARCH < 90 ? 163 * 1024 : 227 * 1024, EMU_RESIDENT };
+    moek_device_ d = { 0, MOEK_EMU_ARCH, (EMU_KB ? EMU_KB : MOEK_EMU_ARCH < 90 ? 163 : 227) * 1024, EMU_RESIDENT };
 #else
     moek_device_ d = { -1, 0, 0, 0 };
 #endif

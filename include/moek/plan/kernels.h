@@ -52,12 +52,14 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
     const moek_config *c = o->config;
     const int gemm = moek_is_gemm_(k->op), quant = moek_quant_at_(c, k->op), layout = moek_layout_at_(c, k->op);
     const int blocks = layout == MOEK_WEIGHTS_BLOCKS;
+    /* A whole layer that is demanded may be for an older machine: the plan has its own tiles beside it. */
+    const int demanded = k->op == MOEK_OP_LAYER && c->kernel && !strcmp(c->kernel, k->name);
     /* Columns of its matrix alone count where rows are of whole blocks; GPUs have tiles of rows, too. */
     const int only = moek_format_of(quant)->only_blocks, of_x = k->op != MOEK_OP_DOWN, of_h = k->op != MOEK_OP_UP;
     moek_text_ t = moek_text_in_(why, size);
     if (moek_lacks_of_(o, k->arch))
         moek_append_(&t, "needs %s, and %s", moek_arch_name_(k->arch), moek_lacks_of_(o, k->arch));
-    else if (!moek_arch_below_(k->arch, arch, gemm))
+    else if (!moek_arch_below_(k->arch, arch, gemm && !demanded))
         moek_append_(&t, "its rows are for %s, not %s", moek_arch_name_(k->arch), moek_arch_name_(arch));
     else if (!moek_arch_is_host_(k->arch) && k->shared_bytes > o->device.shared_bytes)
         moek_append_(&t, "needs %d bytes of shared memory a block, the device has %d",

@@ -106,20 +106,29 @@ static int moek_scales_known_(const moek_plan *plan)
     return !moek_by_tensor_(plan->config.quant) || (plan->weights.x_scale && plan->weights.h_scale);
 }
 
-/* Has a one-launch kernel of few tokens shared memory for so many? */
-static int moek_decode_fits_(const moek_plan *plan, int tokens)
+/* Shared memory of a one-launch kernel of few tokens for so many. */
+static moek_decode_smem moek_decode_smem_in_(const moek_plan *plan, const moek_kernel *k, int tokens)
 {
     const moek_config *c = &plan->config;
     const int blocks = plan->chosen.multiprocessors < MOEK_SPLITS ? plan->chosen.multiprocessors : MOEK_SPLITS;
-    return moek_decode_smem_of(tokens, plan->slots, plan->local_experts, c->hidden, c->inter, moek_act_gated_(c->act),
-                       moek_format_of(c->quant)->w_bits,
-                       plan->weights.w_up_zero != NULL || moek_quantizes_(c->quant), blocks).fits;
+    const int more = plan->weights.w_up_zero != NULL || moek_quantizes_(c->quant);
+    moek_decode_room room;
+    room.bytes = k->shared_bytes; room.ring = k->ring; room.warps = k->threads / 32; room.pages = k->pages;
+    return moek_decode_smem_of(room, tokens, plan->slots, plan->local_experts, c->hidden, c->inter,
+                               moek_act_gated_(c->act), moek_format_of(c->quant)->w_bits, more, blocks);
 }
 /* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
-static int moek_decode_wins_(const moek_plan *plan, int tokens)
+static int moek_decode_wins_(const moek_plan *plan, const moek_kernel *k, int tokens)
 {
     const moek_facts_ f = moek_facts_of_(plan, tokens);
-    return moek_decode_fits_(plan, tokens) && (plan->chosen.layers_demanded || moek_rule_few_tokens_(&f));
+    return moek_decode_smem_in_(plan, k, tokens).fits && (plan->chosen.layers_demanded || moek_rule_few_tokens_(&f));
+}
+/* The most tokens for which there is room, or for which it is taken. */
+static int moek_decode_most_(const moek_plan *plan, const moek_kernel *k, int taken)
+{
+    int most = k->max_tokens;
+    while (most && !(taken ? moek_decode_wins_(plan, k, most) : moek_decode_smem_in_(plan, k, most).fits)) most--;
+    return most;
 }
 
 /* The kernel for all behind routing in one launch. */
@@ -131,10 +140,10 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
     if (!moek_scales_known_(plan)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->chosen.layer[MOEK_CHOICE_LAYER - measured];
-        if (!k->max_tokens || moek_decode_fits_(plan, tokens)) return k;
+        if (!k->max_tokens || moek_decode_smem_in_(plan, k, tokens).fits) return k;
     }
     for (i = 0; i < plan->chosen.layers && plan->chosen.layer[i]->max_tokens; i++)
-        if (moek_decode_wins_(plan, tokens)) return plan->chosen.layer[i];
+        if (moek_decode_wins_(plan, plan->chosen.layer[i], tokens)) return plan->chosen.layer[i];
     if (!plan->chosen.layers_demanded && !moek_rule_one_launch_(f)) return NULL;
     for (; i < plan->chosen.layers; i++) {
         const moek_kernel *const k = plan->chosen.layer[i];
