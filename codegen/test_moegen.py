@@ -429,7 +429,7 @@ def test_columns():
                     check(says in str(e), f"{op}, {name}: {e}")
     for op, of, tiled, says in (("up", {"height": 1}, "lines", "height, which is no column"), ("map", None, None, None),
                                 ("route", None, None, "lacks early"),
-                                ("layer", {"reads": "lines", "fp16": 1, "scratch": 0, "max_tokens": 0}, "fragments",
+                                ("layer", {"reads": "lines", "fp16": 1, "scratch": 0, "max_tokens": 0, "ring": 0, "pages": 0}, "fragments",
                                  "tiled ones of this format are fragments")):
         try:
             real(op, of, tiled)

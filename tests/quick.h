@@ -21,8 +21,8 @@ static inline const char *quick_template(const moek_kernel *k, size_t *length)
     *length = at ? strcspn(at, ",") : 0;
     return at ? at : "";
 }
-/* 1: no row before it, of down behind it, has the same template for the same op, format and architecture.  (Short tiles
- * and tall ones have code that the others do not have.) */
+/* 1: no row before it, of down behind it, has the same template for the same op, format and architecture, and room for
+ * as many weights on their way.  (Short tiles and tall ones have code that the others do not have.) */
 static inline int quick_row(const moek_kernel *k)
 {
     int n, i;
@@ -32,8 +32,8 @@ static inline int quick_row(const moek_kernel *k)
     const int last = k->op == MOEK_OP_DOWN;
     for (i = last ? (int)(k - all) + 1 : 0; i < n && &all[i] != k; i++) {
         const char *const t = quick_template(&all[i], &other);
-        if (all[i].op == k->op && all[i].quant == k->quant && all[i].arch == k->arch && other == length &&
-            !memcmp(t, its, length)) return 0;
+        if (all[i].op == k->op && all[i].quant == k->quant && all[i].arch == k->arch && all[i].ring == k->ring &&
+            other == length && !memcmp(t, its, length)) return 0;
     }
     return 1;
 }

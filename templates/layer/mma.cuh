@@ -649,7 +649,7 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
         const uint16_t *from[FIRST_X][PARTS];
         float weight = 1, sum[4] = {0, 0, 0, 0};
         int id, row, column, pages0 = 0, turn = 0, slot = 0, halves, second, i, j;
-        if constexpr (FP8) b->scales = scale_of[warp][0];
+        b->scales = FP8 ? scale_of[warp][0] : NULL;
         b->list = list[warp]; b->slot_of = slot_of; b->pair_of = pair_of; b->weight_of = weight_of;
         b->tokens = a->tokens; b->slots = b->tokens * a->topk;
         b->token = lane / 4 % 4; b->bytes = lane / 16 * (64 * WIDE) + lane % 4 * (16 * WIDE);

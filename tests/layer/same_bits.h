@@ -183,7 +183,7 @@ static void test_strides(void)
             const int wide = k[i].op == MOEK_OP_UP && k[i].traits & MOEK_TRAIT_SORTED_X;
             moek_config c = config_of(f->number);
             layer l;
-            if (k[i].quant != f->number || k[i].arch != layer_arch || !layer_arch) continue;
+            if (!layer_arch || !row_of(&k[i], f)) continue;
             if (quick_set && !quick_row(&k[i])) continue;
             if (k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
             SKIP_IF_SMALL(k[i].op != MOEK_OP_LAYER && (i + q_) % 4);

@@ -172,7 +172,7 @@ static void test_rounding(void)
             rounding_case(f, NULL, tokens, turn);
         }
         for (i = 0; i < n; i++) {
-            if (k[i].quant != f->number || k[i].arch != layer_arch || (quick_set && !quick_row(&k[i]))) continue;
+            if (!row_of(&k[i], f) || (quick_set && !quick_row(&k[i]))) continue;
             if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
             if (k[i].op == MOEK_OP_LAYER && !(k[i].traits & MOEK_TRAIT_FP16)) {
                 if (!format_dtype(f)) rounding_refused(f->number, &k[i]);

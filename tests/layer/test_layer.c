@@ -60,6 +60,12 @@ static int quick_blocks;
     for (q_ = 0; q_ < FORMATS && (f = format_at(q_), 1); q_++) \
         if (format_has(f, MOEK_OP_UP, layer_arch) && !(layer_arch == 90 && format_in_fragments(f)) && \
             !(quick_set && f->only_blocks && (q_ + test_) % 4))
+/* A row of the format that a plan for weights as they come may demand on this device. */
+static int row_of(const moek_kernel *k, const moek_format *f)
+{
+    return k->quant == f->number && k->arch == layer_arch && (k->reads & MOEK_READS_CHECKPOINT) != 0 &&
+           k->launch(NULL, NULL) == MOEK_OK;
+}
 /* One format for what does not depend on it; under emulation one for all. */
 #define SKIP_IF_SMALL(condition) if (SMALL && (condition)) continue
 /* Of the quick set: one turn in so many, of each format others. */

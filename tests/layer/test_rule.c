@@ -183,6 +183,33 @@ static void golden_formats(const char *shape, moek_config c)
         c.expand_weights = 0;
     }
 }
+/* Devices with less shared memory a block than others of their SMs have: what is left of one launch there. */
+static void golden_small(void)
+{
+    static const struct { int arch, sms, kb; } devices[] = {
+        { 80, 108, 163 }, { 86, 82, 99 }, { 87, 16, 163 }, { 89, 58, 99 }, { 89, 128, 99 }, { 120, 170, 99 },
+        { 121, 48, 99 }
+    };
+    static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_MXFP4_A16, MOEK_INT4_A16, MOEK_INT8_A8 };
+    char name[64];
+    int d, s, q;
+    for (d = 0; d < (int)(sizeof devices / sizeof *devices); d++)
+        for (s = 0; s < 3; s++)
+            for (q = 0; q < (int)(sizeof quants / sizeof *quants); q++) {
+                moek_config c;
+                memset(&c, 0, sizeof c);
+                c.hidden = shapes[s].hidden; c.inter = shapes[s].inter; c.experts = shapes[s].experts;
+                c.topk = shapes[s].topk; c.local_experts = shapes[s].local; c.act = MOEK_SILU;
+                c.quant = quants[q], c.block = format_block(moek_format_of(quants[q]), 0);
+                c.max_tokens = MOST, c.exclude = 1u << MOEK_BACKEND_CPU;
+                device_arch = devices[d].arch, device_sms = devices[d].sms, device_kb = devices[d].kb;
+                snprintf(name, sizeof name, "%s,%dKB", shapes[s].name, device_kb);
+                golden_plan(name, &c);
+                c.weight_layout = MOEK_WEIGHTS_TILED;
+                if (format_in_fragments(moek_format_of(c.quant))) golden_plan(name, &c);
+            }
+    device_kb = 0;
+}
 static void golden_all(void)
 {
     int i;
@@ -196,6 +223,7 @@ static void golden_all(void)
 #define MODEL(NAME, name) golden_formats(#name, model_##name);
     MOEK_EACH_MODEL(MODEL)
 #undef MODEL
+    golden_small();
 }
 
 /* ---- a digest of random plans ------------------------------------------------------------------------------------ */

@@ -103,7 +103,8 @@ static inline int format_granule(const moek_format *f, int arch)
     int i, n, granule = 1;
     const moek_kernel *const k = moek_kernels(&n);
     for (i = 0; i < n; i++)
-        if (k[i].quant == f->number && k[i].arch == arch && k[i].granule > granule) granule = k[i].granule;
+        if (k[i].quant == f->number && k[i].arch == arch && k[i].op != MOEK_OP_LAYER && k[i].granule > granule)
+            granule = k[i].granule;
     return granule;
 }
 
