@@ -379,7 +379,8 @@ def test_serves():
         like = next((r for r in rows if r["template"] == template), None)
         for op in manifest["op"]:
             for arch in manifest["arch"]:
-                best = next((r for r in rows if r["template"] == template and r["op"] == op), like or rows[0])
+                near = [r for r in rows if r["template"] == template and r["op"] == op]
+                best = next((r for r in near if r["arch"] == arch), near[0] if near else like or rows[0])
                 row = {**best, "template": template, "op": op, "arch": arch}
                 row["name"] = moegen.name_of(row)
                 try:
@@ -429,7 +430,8 @@ def test_columns():
                     check(says in str(e), f"{op}, {name}: {e}")
     for op, of, tiled, says in (("up", {"height": 1}, "lines", "height, which is no column"), ("map", None, None, None),
                                 ("route", None, None, "lacks early"),
-                                ("layer", {"reads": "lines", "fp16": 1, "scratch": 0, "max_tokens": 0, "ring": 0, "pages": 0}, "fragments",
+                                ("layer", {"reads": "lines", "fp16": 1, "scratch": 0, "max_tokens": 0, "ring": 0,
+                                           "pages": 0}, "fragments",
                                  "tiled ones of this format are fragments")):
         try:
             real(op, of, tiled)

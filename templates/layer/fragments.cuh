@@ -450,10 +450,12 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     MOEK_DEVICE float *page_of(const block *b, int warp, int begun) { return b->pages + (2 * warp + begun) * 128; }
 
     /* Of one column of h, of slot `row` and expert in use d: scales of all, bias and activation of its sums y. */
-    MOEK_DEVICE void store_h(const params *p, const block *b, uint16_t *h, int d, int row, int column, float *y)
+    MOEK_DEVICE void store_h(const params *p, const block *b, uint16_t *h, int d, int row, int column, float first,
+                             float other)
     {
         const moek_gemm_args *const a = up_of(p);
         const int gated = a->w_rows > a->n, swapped = a->gate_up.swapped;
+        float y[2] = {first, other};
         int j;
         #pragma unroll
         for (j = 0; j < 2; j++) {
@@ -499,10 +501,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         #pragma unroll 1
         for (i = 0; i < (gated ? 2 : 4); i++) {
             const int row = b->slot_of[8 * d + lane % 4 * 2 + i % 2];
-            float y[2];
-            y[0] = i < 2 ? (i ? sum[1] : sum[0]) : i == 2 ? sum[2] : sum[3];
-            y[1] = i ? sum[3] : sum[2];
-            if (row >= 0) store_h(p, b, h, d, row, column + i / 2 * 8, y);
+            const float y = i < 2 ? (i ? sum[1] : sum[0]) : i == 2 ? sum[2] : sum[3];
+            if (row >= 0) store_h(p, b, h, d, row, column + i / 2 * 8, y, i ? sum[3] : sum[2]);
         }
     }
     MOEK_DEVICE void finish_y(const params *p, const block *b, int unit, const float *sum)
@@ -619,7 +619,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     MOEK_DEVICE void finish_up(const params *p, const block *b, work_range s, uint16_t *h)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)&p->up;
-        const int gated = a->w_rows > a->n, each = gated ? 64 : 128;
+        const int gated = a->w_rows > a->n, swapped = a->gate_up.swapped, each = gated ? 64 : 128;
         const int t = threadIdx.x;
         int i;
         #pragma unroll 1
@@ -631,9 +631,24 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             const int row = b->slot_of[8 * d + token];
             const float *const page = b->pages + of * 128 + at;
             float y[2] = {0, 0};
+            int j;
             y[0] = moek_sum_of_pages_<WARPS, 0>(page, 128, from, from + s.each, s.all);
             if (gated) y[1] = moek_sum_of_pages_<WARPS, 0>(page + 2, 128, from, from + s.each, s.all);
-            if (row >= 0) store_h(p, b, h, d, row, column, y);
+            if (row < 0) continue;
+            #pragma unroll
+            for (j = 0; j < 2; j++) {
+                const int e = b->list[d];
+                y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
+                if (j && !gated) break;
+                if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
+                if (a->bias)
+                    y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
+                                         [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
+                                         MOEK_DTYPE_BF16);
+            }
+            moek_store_relaxed_(h + (size_t)row * a->n + column, moek_not_t_(moek_to_t_(
+                moek_act_any_(a->act, swapped ? y[1] : y[0], swapped ? y[0] : y[1], a->alpha, a->beta, a->limit),
+                MOEK_DTYPE_BF16)));
         }
     }
     /* Combine: y of the block's units, after a barrier. */

@@ -190,23 +190,24 @@ static void golden_small(void)
         { 80, 108, 163 }, { 86, 82, 99 }, { 87, 16, 163 }, { 89, 58, 99 }, { 89, 128, 99 }, { 120, 170, 99 },
         { 121, 48, 99 }
     };
-    static const int quants[] = { MOEK_BF16, MOEK_FP8B128, MOEK_MXFP4_A16, MOEK_INT4_A16, MOEK_INT8_A8 };
     char name[64];
     int d, s, q;
     for (d = 0; d < (int)(sizeof devices / sizeof *devices); d++)
         for (s = 0; s < 3; s++)
-            for (q = 0; q < (int)(sizeof quants / sizeof *quants); q++) {
+            for (q = 0; q < FORMATS; q++) {
+                const moek_format *const f = format_at(q);
                 moek_config c;
+                if (!format_on_gpu(f) || q % 2) continue;
                 memset(&c, 0, sizeof c);
                 c.hidden = shapes[s].hidden; c.inter = shapes[s].inter; c.experts = shapes[s].experts;
                 c.topk = shapes[s].topk; c.local_experts = shapes[s].local; c.act = MOEK_SILU;
-                c.quant = quants[q], c.block = format_block(moek_format_of(quants[q]), 0);
+                c.quant = f->number, c.block = format_block(f, 0);
                 c.max_tokens = MOST, c.exclude = 1u << MOEK_BACKEND_CPU;
                 device_arch = devices[d].arch, device_sms = devices[d].sms, device_kb = devices[d].kb;
                 snprintf(name, sizeof name, "%s,%dKB", shapes[s].name, device_kb);
                 golden_plan(name, &c);
                 c.weight_layout = MOEK_WEIGHTS_TILED;
-                if (format_in_fragments(moek_format_of(c.quant))) golden_plan(name, &c);
+                if (format_in_fragments(f)) golden_plan(name, &c);
             }
     device_kb = 0;
 }
