@@ -14,16 +14,22 @@
  * mma of pieces of 16 x 8.  INTEGER: sums are s32, by carry and total of 2^16 products and more.
  *
  * For steps/quant_simt.cuh: x_codes, eight codes of x; where x has a scale a row: x_top, the type of the largest |x|
- * (of integers X_INTEGER, its bits), which becomes x_largest, and to_x_codes. */
+ * (of integers X_INTEGER, its bits), which becomes x_largest, and to_x_codes.
+ *
+ * For gemm/blocks.cuh, formats of blocks of GGUF files: bytes and columns of a block, and columns of a scale; MINIMUM:
+ * minimums are added to products.  codes, of 32 columns of the block at b, which number j has: of lane q of each four,
+ * columns 4q to 4q + 3 and 16 + 4q to 16 + 4q + 3, a byte each, MIDDLE more than the integer.  Those of j and of
+ * j + SHARED_WORDS lie in the same words.  factors: the scale and the minimum of group g of the block. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
-#include "../include/moek/kernel/ptx.h"
+#include "../include/moek/kernel/blocks.h"
 #include "../templates/element/bf16.cuh"
 #include "../templates/element/fp16.cuh"
 #include "../templates/element/e4m3.cuh"
 #include "../templates/element/e2m1.cuh"
 #include "../templates/element/s8.cuh"
 #include "../templates/element/u4b8.cuh"
+#include "../templates/element/iq4.cuh"
 
 /* Elements that became T are so many times too small. */
 MOEK_DEVICE float moek_shift_factor_e4m3_(int dtype)
@@ -820,6 +826,454 @@ struct moek_format_nvfp4_a8_ {
     MOEK_DEVICE void fragment_e4m3(uint32_t to[2][4], const moek_words_ *codes, const folded *by, int half)
     {
         moek_fragment_e4m3_e4m3_e2m1_(to, codes, by, half);
+    }
+};
+
+struct moek_format_q8_0_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 8, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 1, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 34, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 128,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<2>(b + 2 + c + 4 * q);
+            const uint32_t code = low;
+            to[h] = code ^ 0x80808080;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        *s = moek_block_half_(b + 0);
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q4_0_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 8,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<2>(b + 2 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
+            const uint32_t code = (low & 0x0f0f0f0f);
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        *s = moek_block_half_(b + 0);
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q4_1_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 20, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1, MIDDLE = 0,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<4>(b + 4 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
+            const uint32_t code = (low & 0x0f0f0f0f);
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        *s = moek_block_half_(b + 0);
+        *m = moek_block_half_(b + 2);
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q5_0_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 5, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 22, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 16,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<2>(b + 6 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
+            const uint32_t high = moek_block_word_<2>(b + 2) >> (c + 4 * q);
+            const uint32_t code = (low & 0x0f0f0f0f) | moek_bits_apart_(high) << 4;
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        *s = moek_block_half_(b + 0);
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q5_1_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 5, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 24, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1, MIDDLE = 0,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<4>(b + 8 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
+            const uint32_t high = moek_block_word_<4>(b + 4) >> (c + 4 * q);
+            const uint32_t code = (low & 0x0f0f0f0f) | moek_bits_apart_(high) << 4;
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        *s = moek_block_half_(b + 0);
+        *m = moek_block_half_(b + 2);
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q2_k_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 2, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 84, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 1, MIDDLE = 0,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<4>(b + 16 + c / 128 * 32 + c % 32 + 4 * q) >> (c % 128 / 32 * 2);
+            const uint32_t code = (low & 0x03030303);
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        const int s0 = b[g] & 15;
+        *s = moek_block_half_(b + 80) * moek_from_u4_((uint8_t)s0);
+        const int m0 = b[g] >> 4 & 15;
+        *m = moek_block_half_(b + 82) * moek_from_u4_((uint8_t)m0);
+        *m = -*m;
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q3_k_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 3, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 110, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0, MIDDLE = 4,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<2>(b + 32 + c / 128 * 32 + c % 32 + 4 * q) >> (c % 128 / 32 * 2);
+            const uint32_t high = moek_block_word_<2>(b + c % 32 + 4 * q) >> (c % 256 / 32);
+            const uint32_t code = (low & 0x03030303) | (high & 0x01010101) << 2;
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        const int s0 = b[96 + g % 8] >> (g % 16 / 8 * 4) & 15;
+        const int s1 = b[104 + g % 4] >> (g % 16 / 4 * 2) & 3;
+        *s = moek_block_half_(b + 108) * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q4_k_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 144, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1, MIDDLE = 0,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<4>(b + 16 + c / 64 * 32 + c % 32 + 4 * q) >> (c % 64 / 32 * 4);
+            const uint32_t code = (low & 0x0f0f0f0f);
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        const int s0 = b[4 + g % 8 / 4 * 8 + g % 4] & 15;
+        const int s1 = b[4 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
+        *s = moek_block_half_(b + 0) * moek_from_u6_((uint8_t)(s0 | s1 << 4));
+        const int m0 = b[8 + g % 8 / 4 * 4 + g % 4] >> (g % 8 / 4 * 4) & 15;
+        const int m1 = b[8 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
+        *m = moek_block_half_(b + 2) * moek_from_u6_((uint8_t)(m0 | m1 << 4));
+        *m = -*m;
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q5_k_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 5, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 176, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1, MIDDLE = 0,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<4>(b + 48 + c / 64 * 32 + c % 32 + 4 * q) >> (c % 64 / 32 * 4);
+            const uint32_t high = moek_block_word_<4>(b + 16 + c % 32 + 4 * q) >> (c % 256 / 32);
+            const uint32_t code = (low & 0x0f0f0f0f) | (high & 0x01010101) << 4;
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        const int s0 = b[4 + g % 8 / 4 * 8 + g % 4] & 15;
+        const int s1 = b[4 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
+        *s = moek_block_half_(b + 0) * moek_from_u6_((uint8_t)(s0 | s1 << 4));
+        const int m0 = b[8 + g % 8 / 4 * 4 + g % 4] >> (g % 8 / 4 * 4) & 15;
+        const int m1 = b[8 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
+        *m = moek_block_half_(b + 2) * moek_from_u6_((uint8_t)(m0 | m1 << 4));
+        *m = -*m;
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_q6_k_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 6, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 210, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0, MIDDLE = 32,
+        SHARED_WORDS = 2
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<2>(b + c / 128 * 64 + c % 64 + 4 * q) >> (c % 128 / 64 * 4);
+            const uint32_t high = moek_block_word_<2>(b + 128 + c / 128 * 32 + c % 32 + 4 * q) >> (c % 128 / 32 * 2);
+            const uint32_t code = (low & 0x0f0f0f0f) | (high & 0x03030303) << 4;
+            to[h] = code;
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        const int s0 = b[192 + g];
+        *s = moek_block_half_(b + 208) * moek_from_s8_((uint8_t)s0);
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_iq4_nl_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 128,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<2>(b + 2 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
+            const uint32_t code = (low & 0x0f0f0f0f);
+            to[h] = moek_codebook_iq4_(code);
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        *s = moek_block_half_(b + 0);
+        (void)m; (void)g;
+    }
+};
+
+struct moek_format_iq4_xs_a16_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 136, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 128,
+        SHARED_WORDS = 1
+    };
+    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    {
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const int c = 32 * j + 16 * h;
+            const uint32_t low = moek_block_word_<4>(b + 8 + c / 32 * 16 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
+            const uint32_t code = (low & 0x0f0f0f0f);
+            to[h] = moek_codebook_iq4_(code);
+            (void)c;
+        }
+    }
+    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    {
+        const int s0 = b[4 + g / 2] >> (g % 2 * 4) & 15;
+        const int s1 = b[2 + g / 4] >> (g % 4 * 2) & 3;
+        *s = moek_block_half_(b + 0) * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
+        (void)m; (void)g;
     }
 };
 #endif

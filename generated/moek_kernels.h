@@ -3,7 +3,7 @@
  * granule, m, arch, threads, shared, name, row, block, reads, traits, scratch, flags, max_tokens, ring, pages)
  * defined: the table, a line a kernel that is wanted, best first. */
 #include "../include/moek/want.h"
-#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0))
+#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0))
 #error "moek: MOEK_HIDDEN, MOEK_BLOCK, MOEK_QUANT and MOEK_ARCH leave no kernel; ./moek gen list shows what there is"
 #endif
 #ifndef MOEK_EACH_SHIPPED_
@@ -99,6 +99,18 @@
     X(QUANT, MOEK_INT4_A8, 0, 0, 80) \
     X(QUANT, MOEK_INT8_A8, 0, 0, 80) \
     X(QUANT, MOEK_INT8_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q8_0_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q4_0_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q4_1_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q5_0_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q5_1_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q2_K_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q3_K_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q4_K_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q5_K_A16, 0, 0, 80) \
+    X(QUANT, MOEK_Q6_K_A16, 0, 0, 80) \
+    X(QUANT, MOEK_IQ4_NL_A16, 0, 0, 80) \
+    X(QUANT, MOEK_IQ4_XS_A16, 0, 0, 80) \
     X(UP, MOEK_BF16, 0, 0, 80) \
     X(UP, MOEK_FP16, 0, 0, 80) \
     X(UP, MOEK_FP8T, 0, 0, 80) \
@@ -141,6 +153,30 @@
     X(DOWN, MOEK_NVFP4_A8, 0, 0, 80) \
     X(DOWN, MOEK_INT4_A8, 0, 0, 80) \
     X(DOWN, MOEK_NVFP4_A4, 0, 0, 80) \
+    X(UP, MOEK_Q8_0_A16, 0, 0, 80) \
+    X(UP, MOEK_Q4_0_A16, 0, 0, 80) \
+    X(UP, MOEK_Q4_1_A16, 0, 0, 80) \
+    X(UP, MOEK_Q5_0_A16, 0, 0, 80) \
+    X(UP, MOEK_Q5_1_A16, 0, 0, 80) \
+    X(UP, MOEK_Q2_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q3_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q4_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q5_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q6_K_A16, 0, 0, 80) \
+    X(UP, MOEK_IQ4_NL_A16, 0, 0, 80) \
+    X(UP, MOEK_IQ4_XS_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q8_0_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q4_0_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q4_1_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q5_0_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q5_1_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q2_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q3_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q4_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q5_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q6_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_IQ4_NL_A16, 0, 0, 80) \
+    X(DOWN, MOEK_IQ4_XS_A16, 0, 0, 80) \
     X(COMBINE, 0, 0, 0, 80) \
     X(REPACK, 0, 0, 0, 80) \
     X(UP, MOEK_MXFP4_A16, 0, 0, 12) \
@@ -468,7 +504,7 @@
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
 #include "layer_fragments_sm80.h"
 #endif
-#if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
 #include "quant_simt_sm80.h"
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
@@ -494,6 +530,12 @@
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
 #include "down_mixed_sm80.h"
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+#include "up_blocks_sm80.h"
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+#include "down_blocks_sm80.h"
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 #include "combine_simt_sm80.h"
@@ -1416,6 +1458,42 @@ MOEK_KERNEL(QUANT, MOEK_INT8_A8, 0, 1, 0, 80, 256, 0, moek_quant_int8_a8_h0_on_s
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_INT8_A16, 0, 1, 0, 80, 256, 0, moek_quant_int8_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"int8_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q8_0_A16, 0, 1, 0, 80, 256, 0, moek_quant_q8_0_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q4_0_A16, 0, 1, 0, 80, 256, 0, moek_quant_q4_0_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q4_1_A16, 0, 1, 0, 80, 256, 0, moek_quant_q4_1_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q5_0_A16, 0, 1, 0, 80, 256, 0, moek_quant_q5_0_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q5_1_A16, 0, 1, 0, 80, 256, 0, moek_quant_q5_1_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q2_K_A16, 0, 1, 0, 80, 256, 0, moek_quant_q2_k_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q3_K_A16, 0, 1, 0, 80, 256, 0, moek_quant_q3_k_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q4_K_A16, 0, 1, 0, 80, 256, 0, moek_quant_q4_k_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q5_K_A16, 0, 1, 0, 80, 256, 0, moek_quant_q5_k_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_Q6_K_A16, 0, 1, 0, 80, 256, 0, moek_quant_q6_k_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_IQ4_NL_A16, 0, 1, 0, 80, 256, 0, moek_quant_iq4_nl_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(QUANT, MOEK_IQ4_XS_A16, 0, 1, 0, 80, 256, 0, moek_quant_iq4_xs_a16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 16, 80, 128, 51520, moek_up_bf16_h0_on_sm80_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 16, n = 32, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
@@ -2123,6 +2201,150 @@ MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 8, 80, 128, 55584, moek_down_nvfp4_a4_h0
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 32, 80, 128, 62080, moek_down_nvfp4_a4_h0_on_sm80_m32n128s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm80\", m = 32, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 8, 80, 128, 74016, moek_up_q8_0_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 8, 80, 128, 49440, moek_up_q4_0_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 8, 80, 128, 51488, moek_up_q4_1_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 8, 80, 128, 55584, moek_up_q5_0_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 8, 80, 128, 57632, moek_up_q5_1_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 8, 80, 128, 43296, moek_up_q2_k_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 8, 80, 128, 45344, moek_up_q3_k_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 8, 80, 128, 45344, moek_up_q4_k_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 8, 80, 128, 51488, moek_up_q5_k_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 8, 80, 128, 63776, moek_up_q6_k_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 8, 80, 128, 49440, moek_up_iq4_nl_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 8, 80, 128, 43296, moek_up_iq4_xs_a16_h0_on_sm80_m8n32s3w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 32, 80, 128, 76416, moek_up_q8_0_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 32, 80, 128, 60032, moek_up_q4_0_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 32, 80, 128, 62080, moek_up_q4_1_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 32, 80, 128, 64128, moek_up_q5_0_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 32, 80, 128, 66176, moek_up_q5_1_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 32, 80, 128, 57984, moek_up_q2_k_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 32, 80, 128, 57984, moek_up_q3_k_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 32, 80, 128, 57984, moek_up_q4_k_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 32, 80, 128, 62080, moek_up_q5_k_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 32, 80, 128, 70272, moek_up_q6_k_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 32, 80, 128, 60032, moek_up_iq4_nl_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 32, 80, 128, 55936, moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 8, 80, 128, 74016, moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 8, 80, 128, 49440, moek_down_q4_0_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 8, 80, 128, 51488, moek_down_q4_1_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 8, 80, 128, 55584, moek_down_q5_0_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 8, 80, 128, 57632, moek_down_q5_1_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 8, 80, 128, 43296, moek_down_q2_k_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 8, 80, 128, 45344, moek_down_q3_k_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 8, 80, 128, 45344, moek_down_q4_k_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 8, 80, 128, 51488, moek_down_q5_k_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 8, 80, 128, 63776, moek_down_q6_k_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 8, 80, 128, 49440, moek_down_iq4_nl_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 8, 80, 128, 43296, moek_down_iq4_xs_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 32, 80, 128, 76416, moek_down_q8_0_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 32, 80, 128, 60032, moek_down_q4_0_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 32, 80, 128, 62080, moek_down_q4_1_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 32, 80, 128, 64128, moek_down_q5_0_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 32, 80, 128, 66176, moek_down_q5_1_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 32, 80, 128, 57984, moek_down_q2_k_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 32, 80, 128, 57984, moek_down_q3_k_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 32, 80, 128, 57984, moek_down_q4_k_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 32, 80, 128, 62080, moek_down_q5_k_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 32, 80, 128, 70272, moek_down_q6_k_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 32, 80, 128, 60032, moek_down_iq4_nl_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 32, 80, 128, 55936, moek_down_iq4_xs_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op = \"combine\", template = \"combine_simt\", hidden = 0, arch = \"sm80\", t = 128 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)

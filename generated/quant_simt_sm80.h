@@ -349,4 +349,244 @@ MOEK_LAUNCHER moek_quant_int8_a16_h0_on_sm80_t256(const void *args, moek_stream 
         moek_quant_int8_a16_h0_on_sm80_t256_copies_k_, NULL);
 }
 #endif
+
+#if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_quant_q8_0_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q8_0_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q8_0_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q8_0_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q8_0_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q8_0_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q8_0_a16_>(
+        args, stream,
+        moek_quant_q8_0_a16_h0_on_sm80_t256_k_,
+        moek_quant_q8_0_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_quant_q4_0_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q4_0_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q4_0_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q4_0_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q4_0_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q4_0_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q4_0_a16_>(
+        args, stream,
+        moek_quant_q4_0_a16_h0_on_sm80_t256_k_,
+        moek_quant_q4_0_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_quant_q4_1_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q4_1_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q4_1_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q4_1_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q4_1_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q4_1_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q4_1_a16_>(
+        args, stream,
+        moek_quant_q4_1_a16_h0_on_sm80_t256_k_,
+        moek_quant_q4_1_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_quant_q5_0_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q5_0_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q5_0_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q5_0_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q5_0_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q5_0_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q5_0_a16_>(
+        args, stream,
+        moek_quant_q5_0_a16_h0_on_sm80_t256_k_,
+        moek_quant_q5_0_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_quant_q5_1_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q5_1_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q5_1_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q5_1_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q5_1_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q5_1_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q5_1_a16_>(
+        args, stream,
+        moek_quant_q5_1_a16_h0_on_sm80_t256_k_,
+        moek_quant_q5_1_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_quant_q2_k_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q2_k_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q2_k_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q2_k_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q2_k_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q2_k_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q2_k_a16_>(
+        args, stream,
+        moek_quant_q2_k_a16_h0_on_sm80_t256_k_,
+        moek_quant_q2_k_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_quant_q3_k_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q3_k_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q3_k_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q3_k_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q3_k_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q3_k_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q3_k_a16_>(
+        args, stream,
+        moek_quant_q3_k_a16_h0_on_sm80_t256_k_,
+        moek_quant_q3_k_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_quant_q4_k_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q4_k_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q4_k_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q4_k_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q4_k_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q4_k_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q4_k_a16_>(
+        args, stream,
+        moek_quant_q4_k_a16_h0_on_sm80_t256_k_,
+        moek_quant_q4_k_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_quant_q5_k_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q5_k_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q5_k_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q5_k_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q5_k_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q5_k_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q5_k_a16_>(
+        args, stream,
+        moek_quant_q5_k_a16_h0_on_sm80_t256_k_,
+        moek_quant_q5_k_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_quant_q6_k_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_q6_k_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q6_k_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_q6_k_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_q6_k_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_q6_k_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_q6_k_a16_>(
+        args, stream,
+        moek_quant_q6_k_a16_h0_on_sm80_t256_k_,
+        moek_quant_q6_k_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_quant_iq4_nl_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_iq4_nl_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_iq4_nl_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_iq4_nl_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_iq4_nl_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_iq4_nl_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_iq4_nl_a16_>(
+        args, stream,
+        moek_quant_iq4_nl_a16_h0_on_sm80_t256_k_,
+        moek_quant_iq4_nl_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_quant_iq4_xs_a16_h0_on_sm80_t256)
+static __global__ void __launch_bounds__(1024)
+moek_quant_iq4_xs_a16_h0_on_sm80_t256_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_iq4_xs_a16_>::run(args, 0);
+}
+static __global__ void __launch_bounds__(1024)
+moek_quant_iq4_xs_a16_h0_on_sm80_t256_copies_k_(const moek_quant_params_ args)
+{
+    moek_quant_simt_<0, 256, moek_format_iq4_xs_a16_>::run(args, 1);
+}
+MOEK_LAUNCHER moek_quant_iq4_xs_a16_h0_on_sm80_t256(const void *args, moek_stream stream)
+{
+    return moek_launch_quant_simt_<0, 256, moek_format_iq4_xs_a16_>(
+        args, stream,
+        moek_quant_iq4_xs_a16_h0_on_sm80_t256_k_,
+        moek_quant_iq4_xs_a16_h0_on_sm80_t256_copies_k_, NULL);
+}
+#endif
 #endif

@@ -306,10 +306,13 @@ static void test_alignment(void)
     for (i = 0; i < FORMATS; i++) {                    /* tensors and experts of a file begin anywhere */
         const moek_format *const f = format_at(i);
         const moek_plan cpu = plan_as(f, format_block(f, 0), 0, 0), gpu = plan_as(f, format_block(f, 0), 80, 0);
+        moek_plan mixed = plan_as(format_at(0), 0, 0, 0);              /* down alone is of this format */
+        mixed.config.down_quant = f->number;
         for (j = 0; j < 3; j++) {
             const char *const field = field_of("weights", weights_addresses[j]);
-            CHECK(moek_alignment(&cpu, field) == (f->only_blocks ? 1 : 16) && moek_alignment(&gpu, field) == 16,
-                  "%s, %s", f->name, field);
+            const int down = !strcmp(weights_addresses[j], "w_down");
+            CHECK(moek_alignment(&cpu, field) == (f->only_blocks ? 1 : 16) && moek_alignment(&gpu, field) == 16 &&
+                  moek_alignment(&mixed, field) == (f->only_blocks && down ? 1 : 16), "%s, %s", f->name, field);
         }
     }
     test_alignment_page();

@@ -449,6 +449,47 @@ static void gemm_codes(int mode)
     gemm_launch(&h, 0, size, mode != POWERS && !(f->only_blocks && moek_block_of(f->file_type)->sign));
     gemm_clear();
 }
+/* Blocks of GGUF files with f16s from end to end of their range, negative ones, subnormal ones and 0, all else random:
+ * each weight of 16 rows times 1. */
+static void gemm_block_extremes(void)
+{
+    static const unsigned halves[] = { 0x0001, 0x03ff, 0x7bff, 0xfbff, 0x8001, 0x0000, 0x3c00, 0xb555, 0x0400 };
+    const moek_format *const f = now.format;
+    const moek_block *const b = moek_block_of(f->file_type);
+    const int k = f->only_blocks ? round_up(64, gemm_granule()) : 0, n = round_up(16, gemm_granule());
+    gemm_case_t c;
+    moek_gemm_args h;
+    uint8_t *w;
+    void *a;
+    size_t i, size, blocks;
+    if (!f->only_blocks) return;
+    memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
+    SAY("extreme blocks");
+    c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = k;
+    h.dtype = MOEK_DTYPE_BF16, h.k = k, h.n = h.w_rows = n;
+    gemm_rows(&c, &h);
+    h.rows = k, h.a = a = in((size_t)k * k * 2), memset(a, 0, (size_t)k * k * 2);
+    for (i = 0; i < (size_t)k; i++) ref_put(ref_t(h.dtype), a, i * k + i, 1);
+    h.w = w = (uint8_t *)in((size_t)n * moek_weight_bytes(f, 0, (size_t)k));
+    block_fill(f, w, (size_t)n, (size_t)k, 1, rng_u32());
+    blocks = (size_t)n * moek_weight_bytes(f, 0, (size_t)k) / (size_t)b->bytes;
+    for (i = 0; i < blocks; i++) {
+        uint8_t *const block = w + i * (size_t)b->bytes;
+        const moek_block_scale *const of[] = { &b->scale, &b->min };
+        int s, g, j;
+        for (j = 0; j < b->bytes; j++) block[j] = (uint8_t)rng_u32();
+        for (s = 0; s < 1 + (b->sign != 0); s++) {
+            const unsigned half = halves[(i + (size_t)s * 4) % COUNT(halves)];
+            if (of[s]->top.type) block[of[s]->top_at] = (uint8_t)half, block[of[s]->top_at + 1] = (uint8_t)(half >> 8);
+            for (g = 0; !of[s]->top.type && g < b->columns / of[s]->of.columns; g++)
+                block_put(of[s]->plane, of[s]->planes, block, g, half);
+        }
+    }
+    size = (size_t)k * n;
+    h.out = out(size * 2);
+    gemm_launch(&h, 0, size, 0);
+    gemm_clear();
+}
 /* Integers on both sides whose partial sums need more than the 24 bits of f32, and whose sums do not; or, of long k,
  * whose sums need 33 bits, the low nine of which are 0: all of it must be exact, also where tiles are cut along k. */
 static void gemm_exact(int most, int rows, int longer)
@@ -524,5 +565,6 @@ static void test_down(void)
     gemm_powers(0);
     if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS), gemm_exact(4096, 40, 0);
     if (!now.row->hidden && gemm_has_powers()) gemm_codes(POWERS);
+    gemm_block_extremes();
     if (!now.row->hidden && (quick_row(now.row) || !SMALL)) gemm_exact((quick_set ? 2 : 3) << 16, 5, 1);
 }

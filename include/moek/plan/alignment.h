@@ -55,19 +55,19 @@ static int moek_scale_alignment_(const moek_plan *plan, int op, int zeros)
     if (moek_arch_is_host_(plan->arch) || zeros || of.columns < 1 || of.columns >= 32) return scale;
     return scale * 32 / of.columns;
 }
-/* Kernels of a CPU read blocks of a file by the byte: its tensors, and their experts, begin where they may. */
-static int moek_weight_alignment_(const moek_plan *plan)
+/* Kernels of a CPU read blocks of a file by the byte: its tensors, and their experts, begin where they may.  On a GPU
+ * rows do, but copies of 16 bytes begin at multiples of that. */
+static int moek_weight_alignment_(const moek_plan *plan, int op)
 {
-    const moek_config *const c = &plan->config;
-    return moek_arch_is_host_(plan->arch) && moek_in_blocks_(moek_format_of(c->quant), c->weight_layout) ? 1 : 16;
+    return moek_arch_is_host_(plan->arch) && moek_layout_at_(&plan->config, op) == MOEK_WEIGHTS_BLOCKS ? 1 : 16;
 }
 static int moek_alignment_of_(const moek_plan *plan, const moek_address_ *a)
 {
-    if (a->bytes == MOEK_BY_WEIGHTS_) return moek_weight_alignment_(plan);
+    const int op = strncmp(a->name, "w_down", 6) ? MOEK_OP_UP : MOEK_OP_DOWN;
+    if (a->bytes == MOEK_BY_WEIGHTS_) return moek_weight_alignment_(plan, op);
     if (a->bytes == MOEK_BY_LOGITS_) return (int)moek_logit_bytes_(plan->config.logits_dtype);
     if (a->bytes > 0) return a->bytes;
-    return moek_scale_alignment_(plan, strncmp(a->name, "w_down", 6) ? MOEK_OP_UP : MOEK_OP_DOWN,
-                                 a->bytes == MOEK_BY_ZEROS_);
+    return moek_scale_alignment_(plan, op, a->bytes == MOEK_BY_ZEROS_);
 }
 
 /* Are addresses `first` to `end` - 1 where they must be?  0, and a sentence about the first that is not.  fields: the

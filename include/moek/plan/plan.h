@@ -21,13 +21,10 @@ static moek_status moek_weights_refused_(const moek_oracle_ *o, int arch, int op
     for (i = 0; i < MOEK_KERNELS_; i++)
         if (moek_table_[i].op == op && moek_table_[i].quant == quant && moek_arch_below_(moek_table_[i].arch, arch, 1))
             formats = 1, reads |= moek_table_[i].reads;
-    if (!formats && !host && moek_format_of(quant)->only_blocks)
-        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "blocks of GGUF files are not on GPUs yet: %s is served by backend CPU "
-                   "alone", moek_quant_name(quant));
     if (!formats) return moek_no_kernel_(o, op, arch);
     if (layout == MOEK_WEIGHTS_BLOCKS && !(reads & MOEK_READS_BLOCKS))
-        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_BLOCKS: only rows of CPUs read blocks "
-                   "of GGUF files yet; leave config.weight_layout 0, and import weights (moek_import.h)");
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_BLOCKS: its rows read no blocks of "
+                   "GGUF files; leave config.weight_layout 0, and import weights (moek_import.h)");
     if (layout == MOEK_WEIGHTS_TILED && !(reads & MOEK_READS_TILED_))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: %s has no rows of %s that read "
                    "such weights; leave config.weight_layout 0, and weights as they come%s", moek_arch_name_(arch),

@@ -1,0 +1,371 @@
+/* gemm/blocks.cuh -- the grouped GEMM of the experts with weights in blocks of GGUF files, as they lie in the file, and
+ * activations in T, on tensor cores, Ampere and everything newer.
+ *
+ *   out[p][j] = f(sum over k of a[row(p)][k] * w[e][j][k])       moek/ops.h: up and down
+ *
+ * Codes are integers of at most 8 bits, which T holds exactly, and are the first operand of mma.sync: 16 rows of w
+ * times 8 tokens.  Scales, in f32, multiply the sums of the 16 or 32 columns that have them, and minimums the sums of x
+ * there, which are the product with ones.  So w is not rounded at all.
+ *   A block owns M tokens of one expert and R rows of its weights.  A step covers 256 of k; cp.async keeps STAGES - 1
+ *   steps on their way.  Each of the four warps has 64 of k, of all rows and tokens; their sums are added in the
+ *   epilogue, in order.
+ *
+ * Order of k: of 16 columns, lane q of each four has columns 4q to 4q + 3, which are 4 bytes of codes and 8 of x.
+ *   x in a stage: [M][256 columns, 32 bytes more]
+ *   w in a stage: [R][W_PITCH], a row from the multiple of 16 bytes on that it begins behind.  Blocks have an even
+ *     number of bytes, so that a row may begin at any even address (MISPLACED), and differently each step (MOVES).
+ * W_PITCH is an odd multiple of 16 bytes: eight rows are in banks of their own, as they are in x.
+ * heads: scales and minimums of a warp's 64 of k, in f32, which its lanes take apart once a step: [scale][R].
+ */
+#ifndef MOEK_GEMM_BLOCKS_CUH
+#define MOEK_GEMM_BLOCKS_CUH
+#include "mma_finish.cuh"
+
+/* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0, if a run says
+ * it.  Format: of moek_formats.h, with blocks. */
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_block_gemm_ {
+    enum {
+        UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 128, WARPS = 4, STEP = 256,
+        BYTES = Format::BLOCK_BYTES, COLUMNS = Format::BLOCK_COLUMNS, MINIMUM = Format::MINIMUM,
+        STEP_BYTES = STEP / COLUMNS * BYTES, ALIGN = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 == 0 ? 4 : 2,
+        MISPLACED = ALIGN < 16, MOVES = STEP_BYTES % 16 != 0,
+        X_CHUNKS = STEP / 8, X_PITCH = STEP * 2 + 32, X_PASS = THREADS / X_CHUNKS, X_COPIES = M / X_PASS,
+        W_CHUNKS = (STEP_BYTES + 16 - ALIGN + 15) / 16, W_PITCH = 16 * (W_CHUNKS | 1),
+        ROW_THREADS = THREADS / R,                      /* that copy a row of w */
+        STAGE = M * X_PITCH + R * W_PITCH,
+        MI = R / 16, NI = M / 8, GROUPS = STEP / 32 / WARPS,           /* groups: 32 columns */
+        PARTS = Format::SCALE_COLUMNS == 16 ? 2 : 1,    /* of a group, with scales of their own */
+        RING = STAGES * STAGE,                          /* the sums, [WARPS][M][R + 4], lie there later */
+        HEAD = GROUPS * PARTS * R * (1 + MINIMUM),      /* numbers of a warp */
+        SHARED = RING + 4 * (M + R) + 4 * R + 4 * WARPS * HEAD,
+        REGISTERS = MI * NI * 4 + NI * (8 + 4 * MINIMUM * PARTS) + 90,             /* about */
+        BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
+        BY_REGISTERS = 65536 / (THREADS * REGISTERS),
+        BLOCKS = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
+        GROUP = 2048 / M, NOBODY = -1
+    };
+
+    /* ---- copies -------------------------------------------------------------------------------------------------- */
+
+    /* What a thread copies in each step: a chunk of rows of x, offsets in units of 16 bytes, and chunks of a row of w.
+     * NOBODY, NULL: rows that nobody needs, left as they are. */
+    struct copies {
+        uint32_t x[X_COPIES];
+        const unsigned char *w;
+    };
+    /* start: [R], of each row of w how far behind a multiple of 16 bytes it begins. */
+    MOEK_DEVICE void place_copies(copies *c, int32_t *start, const int32_t *row, int x_row_bytes,
+                                  const unsigned char *const w[2], size_t row_bytes)
+    {
+        const int t = (int)threadIdx.x, r = t / ROW_THREADS, j = row[M + r];
+        const unsigned char *const at = w[UP && r >= R / 2] + (size_t)(j < 0 ? 0 : j) * row_bytes;
+        int i;
+        #pragma unroll
+        for (i = 0; i < X_COPIES; i++) {
+            const int from = row[t / X_CHUNKS + i * X_PASS];
+            c->x[i] = from < 0 ? (uint32_t)NOBODY : (uint32_t)from * (uint32_t)(x_row_bytes / 16);
+        }
+        c->w = j < 0 ? NULL : at;
+        if (t % ROW_THREADS == 0) start[r] = (int32_t)((uintptr_t)at & 15);
+    }
+    /* Copies of step k_iter to its stage; beyond k, and beyond the end of a row: zeros. */
+    MOEK_DEVICE void copy(unsigned char *stage, const copies *c, const unsigned char *x, int k, int row_bytes,
+                          int k_iter)
+    {
+        const int t = (int)threadIdx.x, chunk = t % X_CHUNKS, x_k = k_iter * STEP + chunk * 8;
+        const int x_bytes = x_k < k ? 16 : 0;
+        const unsigned char *const x_source = x + (x_bytes ? (size_t)x_k * 2 : 0);
+        int i;
+        #pragma unroll
+        for (i = 0; i < X_COPIES; i++)
+            if (c->x[i] != (uint32_t)NOBODY)
+                moek_cp_async16_(stage + (t / X_CHUNKS + i * X_PASS) * X_PITCH + chunk * 16,
+                                 x_source + (uint64_t)c->x[i] * 16, x_bytes);
+        if (c->w) {
+            const unsigned char *const at = c->w + (size_t)k_iter * STEP_BYTES;
+            const int before = MISPLACED ? (int)((uintptr_t)at & 15) : 0;
+            unsigned char *const to = stage + M * X_PITCH + t / ROW_THREADS * W_PITCH;
+            #pragma unroll
+            for (i = t % ROW_THREADS * 16; i < W_CHUNKS * 16; i += ROW_THREADS * 16) {
+                const int left = row_bytes - k_iter * STEP_BYTES + before - i;
+                moek_cp_async16_(to + i, left > 0 ? at - before + i : x, left < 0 ? 0 : left < 16 ? left : 16);
+            }
+        }
+    }
+    /* Where in its place of a stage a row of w lies in step k_iter, which begins `start` bytes behind a multiple of
+     * 16. */
+    MOEK_DEVICE int row_at(int start, int k_iter)
+    {
+        return !MISPLACED ? 0 : MOVES ? (start + k_iter * (STEP_BYTES % 16)) & 15 : start;
+    }
+
+    /* ---- scales -------------------------------------------------------------------------------------------------- */
+
+    /* Number i of a warp's groups, among the eight of a step: those that share words of codes, of one warp. */
+    MOEK_DEVICE int group_of(int warp, int i)
+    {
+        if constexpr (Format::SHARED_WORDS == 2) return warp / 2 * 4 + warp % 2 + 2 * i;
+        else return warp * GROUPS + i;
+    }
+    /* A warp's scales and minimums of a step.  w: the rows of the stage. */
+    MOEK_DEVICE void take_heads(float *heads, const unsigned char *w, const int32_t *start, int k_iter, int dtype)
+    {
+        const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+        const float by = moek_block_shift_factor_(dtype);
+        int r, i, p;
+        #pragma unroll
+        for (r = lane; r < R; r += 32) {
+            const unsigned char *const at = w + r * W_PITCH + row_at(MISPLACED ? start[r] : 0, k_iter);
+            #pragma unroll
+            for (i = 0; i < GROUPS; i++) {
+                const int j = group_of(warp, i);
+                #pragma unroll
+                for (p = 0; p < PARTS; p++) {
+                    float s, m = 0;
+                    Format::factors(&s, &m, at + j * 32 / COLUMNS * BYTES, j % (COLUMNS / 32) * PARTS + p);
+                    if constexpr (MINIMUM) moek_store2_(heads + ((i * PARTS + p) * R + r) * 2, s * by, m);
+                    else heads[(i * PARTS + p) * R + r] = s * by;
+                }
+            }
+        }
+    }
+    /* Of the rows g and g + 8 of 16. */
+    struct factors { float scale[PARTS][2], min[PARTS][2]; };
+    MOEK_DEVICE void get_factors(factors *f, const float *heads, int i, int row)
+    {
+        int p, h;
+        #pragma unroll
+        for (p = 0; p < PARTS; p++)
+            #pragma unroll
+            for (h = 0; h < 2; h++) {
+                const float *const at = heads + ((i * PARTS + p) * R + row + 8 * h) * (1 + MINIMUM);
+                if constexpr (MINIMUM) {
+                    const float2 both = *(const float2 *)at;
+                    f->scale[p][h] = both.x, f->min[p][h] = both.y;
+                } else {
+                    f->scale[p][h] = *at;
+                }
+            }
+    }
+
+    /* ---- the GEMM ------------------------------------------------------------------------------------------------ */
+
+    /* sum += 16 rows of w times 8 tokens, NI times, over 32 of k; sums of x there as of 16 equal rows. */
+    MOEK_DEVICE void multiply(float sum[NI][4], uint32_t ws[2][4], uint32_t xs[2][NI][2], float of_x[PARTS][NI][4],
+                              const factors *f, int dtype)
+    {
+        int ni, p, h;
+        #pragma unroll
+        for (ni = 0; ni < NI; ni++)
+            #pragma unroll
+            for (p = 0; p < PARTS; p++) {
+                float part[4] = {0};
+                moek_mma_t_(part, ws[p], xs[p][ni], dtype);
+                if constexpr (PARTS == 1) moek_mma_t_(part, ws[1], xs[1][ni], dtype);
+                #pragma unroll
+                for (h = 0; h < 4; h++) {
+                    sum[ni][h] = fmaf(part[h], f->scale[p][h / 2], sum[ni][h]);
+                    if constexpr (MINIMUM) sum[ni][h] = fmaf(of_x[p][ni][h], f->min[p][h / 2], sum[ni][h]);
+                }
+            }
+    }
+    /* Sums of x over the 16 or 32 of k that have a minimum. */
+    MOEK_DEVICE void sum_x(float of_x[PARTS][NI][4], uint32_t xs[2][NI][2], int dtype)
+    {
+        const uint32_t one = dtype == MOEK_DTYPE_FP16 ? 0x3c003c00 : 0x3f803f80, ones[4] = { one, one, one, one };
+        int ni, p;
+        #pragma unroll
+        for (p = 0; p < 2; p++)
+            #pragma unroll
+            for (ni = 0; ni < NI; ni++) moek_mma_t_(of_x[p % PARTS][ni], ones, xs[p][ni], dtype);
+    }
+    /* A warp's part of a step. */
+    MOEK_DEVICE void do_step(float sum[MI][NI][4], const unsigned char *x, const unsigned char *w, const int32_t *at,
+                             const float *heads, int k_iter, int dtype)
+    {
+        const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
+        int i, mi, ni, h;
+        #pragma unroll
+        for (i = 0; i < GROUPS; i++) {
+            const int j = group_of((int)threadIdx.x / 32, i);
+            uint32_t xs[2][NI][2];
+            float of_x[PARTS][NI][4] = {{{0}}};
+            #pragma unroll
+            for (h = 0; h < 2; h++)
+                #pragma unroll
+                for (ni = 0; ni < NI; ni++) {
+                    const uint2 v = *(const uint2 *)(x + (ni * 8 + g) * X_PITCH + (32 * j + 16 * h + 4 * q) * 2);
+                    xs[h][ni][0] = v.x, xs[h][ni][1] = v.y;
+                }
+            if constexpr (MINIMUM) sum_x(of_x, xs, dtype);
+            #pragma unroll
+            for (mi = 0; mi < MI; mi++) {
+                uint32_t ws[2][4];
+                factors f;
+                get_factors(&f, heads, i, mi * 16 + g);
+                #pragma unroll
+                for (h = 0; h < 2; h++) {              /* rows g and g + 8 */
+                    const int r = mi * 16 + h * 8 + g;
+                    const unsigned char *const row = w + r * W_PITCH + row_at(MISPLACED ? at[2 * mi + h] : 0, k_iter);
+                    uint32_t codes[2], pair[2];
+                    int p;
+                    Format::codes(codes, row + j * 32 / COLUMNS * BYTES, j % (COLUMNS / 32), q);
+                    #pragma unroll
+                    for (p = 0; p < 2; p++) {
+                        moek_block_pairs_<Format::MIDDLE>(pair, codes[p], dtype);
+                        ws[p][h] = pair[0], ws[p][2 + h] = pair[1];
+                    }
+                }
+                multiply(sum[mi], ws, xs, of_x, &f, dtype);
+            }
+        }
+    }
+    /* A warp's sums to its part of the tile.  Is one of them NaN? */
+    MOEK_DEVICE int put_sums(float *tile, float sum[MI][NI][4])
+    {
+        const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
+        float *const corner = tile + 2 * q * (R + 4) + g;
+        int mi, ni, h, odd = 0;
+        #pragma unroll
+        for (mi = 0; mi < MI; mi++)
+            #pragma unroll
+            for (ni = 0; ni < NI; ni++)
+                #pragma unroll
+                for (h = 0; h < 4; h++) {
+                    odd |= sum[mi][ni][h] != sum[mi][ni][h];
+                    corner[(ni * 8 + h % 2) * (R + 4) + mi * 16 + h / 2 * 8] = sum[mi][ni][h];
+                }
+        return odd;
+    }
+    /* An Inf in x may make a NaN of two sums, where w times Inf is Inf: sums that are NaN are made again, of weights
+     * with their minimums. */
+    MOEK_DEVICE float sum_again(const unsigned char *x, const unsigned char *w, int k, int dtype)
+    {
+        float sum = 0;
+        int c, h, q, i;
+        #pragma unroll 1
+        for (c = 0; c < k; c += 32) {
+            const unsigned char *const b = w + c / COLUMNS * BYTES;
+            const int j = c % COLUMNS / 32;
+            #pragma unroll 1
+            for (q = 0; q < 4; q++) {
+                uint32_t codes[2];
+                Format::codes(codes, b, j, q);
+                #pragma unroll
+                for (h = 0; h < 2; h++) {
+                    float s, m = 0;
+                    Format::factors(&s, &m, b, j * PARTS + h * (PARTS - 1));
+                    for (i = 0; i < 4; i++) {
+                        const uint16_t t = ((const uint16_t *)x)[c + 16 * h + 4 * q + i];
+                        const int code = (int)(codes[h] >> 8 * i & 0xff) - Format::MIDDLE;
+                        sum = fmaf(fmaf((float)code, s, m), moek_from_t_(t, dtype), sum);
+                    }
+                }
+            }
+        }
+        return sum;
+    }
+    MOEK_DEVICE void mend_sums(float *tile, const int32_t *row, const unsigned char *x, int x_row_bytes,
+                               const unsigned char *const w[2], size_t row_bytes, int k, int dtype)
+    {
+        int i, s;
+        for (i = (int)threadIdx.x; i < M * R; i += THREADS) {
+            const int p = i / R, r = i % R;
+            float *const at = tile + p * (R + 4) + r, sum = moek_sum_of_slices_<WARPS, M *(R + 4)>(at);
+            if (sum == sum || row[p] < 0 || row[M + r] < 0) continue;
+            *at = sum_again(x + (size_t)row[p] * x_row_bytes, w[UP && r >= R / 2] + (size_t)row[M + r] * row_bytes, k,
+                            dtype);
+            for (s = 1; s < WARPS; s++) at[s * M * (R + 4)] = 0;
+        }
+    }
+
+    /* A block's tile. */
+    MOEK_DEVICE void run(const moek_gemm_args *a, int dtype)
+    {
+        MOEK_SHARED_(unsigned char, shared);           /* [STAGES] {x, w} */
+        float *const tile = (float *)shared;           /* [WARPS][M][R + 4] sums, once stages are done */
+        int32_t *const row = (int32_t *)(shared + RING);               /* [M + R] of a, of the expert's w; -1: none */
+        int32_t *const start = row + M + R;            /* [R] */
+        float *const heads = (float *)(start + R) + threadIdx.x / 32 * HEAD;
+        const unsigned char *const x = (const unsigned char *)a->a;
+        const int t = threadIdx.x, g = t % 32 / 4;
+        const int n = !UP && HIDDEN ? HIDDEN : a->n, k = UP && HIDDEN ? HIDDEN : a->k;
+        const int gated = UP ? a->w_rows > n : 0, columns = gated ? R / 2 : R;
+        const int steps = (k + STEP - 1) / STEP, row_bytes = k / COLUMNS * BYTES;
+
+        /* Blocks that run together share rows of a and of w: GROUP row blocks, then the next columns. */
+        const int tiles = (n + columns - 1) / columns, per = a->max_blocks;
+        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->num_blocks;
+        const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
+        const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
+        if (group <= 0 || within >= group * tiles) return;
+
+        const int m_block = first + within % group, j0 = within / group * columns;
+        const int e = a->rows_per_expert ? m_block / per : a->block_expert[m_block];
+        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->block_row[m_block];
+        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
+        const size_t expert = (size_t)e * a->gate_up.rows * row_bytes;
+        const unsigned char *const w[2] = { (const unsigned char *)a->gate_up.w[0] + expert,
+                                            (const unsigned char *)a->gate_up.w[1] + expert };
+        copies copied;
+        float sum[MI][NI][4] = {{{0}}};
+        int32_t at[2 * MI];
+        int i, k_iter, out = 0;
+        if (row0 >= end) return;
+        moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
+        place_copies(&copied, start, row, a->a_row_bytes, w, (size_t)row_bytes);
+        for (k_iter = 0; k_iter < STAGES - 1; k_iter++) {
+            copy(shared + k_iter * STAGE, &copied, x, k, row_bytes, k_iter);
+            moek_cp_async_commit_();
+        }
+        __syncthreads();                               /* start is there */
+        #pragma unroll
+        for (i = 0; MISPLACED && i < 2 * MI; i++) at[i] = start[i * 8 + g];
+        #pragma unroll 1
+        for (k_iter = 0; k_iter < steps; k_iter++) {
+            const int in = out == 0 ? STAGES - 1 : out - 1;
+            const unsigned char *const x_at = shared + out * STAGE, *const w_at = x_at + M * X_PITCH;
+            moek_cp_async_wait_(STAGES - 2);
+            __syncthreads();
+            copy(shared + in * STAGE, &copied, x, k, row_bytes, k_iter + STAGES - 1);
+            moek_cp_async_commit_();
+            take_heads(heads, w_at, start, k_iter, dtype);
+            __syncwarp();
+            do_step(sum, x_at, w_at, at, heads, k_iter, dtype);
+            out = out + 1 < STAGES ? out + 1 : 0;
+        }
+
+        moek_cp_async_wait_(0);                        /* the last copies are zeros, and would fall on the sums */
+        __syncthreads();
+        i = put_sums(tile + t / 32 * M * (R + 4), sum);
+        if constexpr (MINIMUM) {
+            if (__syncthreads_or(i)) mend_sums(tile, row, x, a->a_row_bytes, w, (size_t)row_bytes, k, dtype);
+        }
+        __syncthreads();
+        moek_finish_tile_<UP, M, R, R + 4, WARPS, THREADS, 0, Format>(a, tile, row, e, row0, end, j0, n);
+    }
+};
+
+/* Launches one of these kernels, of bf16 or of fp16.  args NULL: makes them ready. */
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
+static MOEK_UNUSED moek_status moek_launch_blocks_(const void *args, moek_stream stream, void (*bf16)(moek_gemm_args),
+                                                  void (*fp16)(moek_gemm_args))
+{
+    typedef moek_block_gemm_<OP, M, N, STAGES, HIDDEN, Format> K;
+    const moek_gemm_args *const a = (const moek_gemm_args *)args;
+    moek_gemm_args found;
+    int blocks;
+    if (!a) {
+        const moek_status status = MOEK_READY_(bf16, K::SHARED);
+        return status ? status : MOEK_READY_(fp16, K::SHARED);
+    }
+    blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
+    if (blocks == 0) return MOEK_OK;
+    if (blocks < 0) return MOEK_E_ARGUMENT;
+    found = *a;
+    if (!found.a_row_bytes) found.a_row_bytes = a->k * 2;
+    moek_find_gate_up_by_(&found, (size_t)(a->k / K::COLUMNS) * K::BYTES, 32, 0, 0, 0);
+    if (a->dtype == MOEK_DTYPE_FP16) return MOEK_LAUNCH_(fp16, blocks, K::THREADS, K::SHARED, stream, found);
+    return MOEK_LAUNCH_(bf16, blocks, K::THREADS, K::SHARED, stream, found);
+}
+#endif
