@@ -17,9 +17,12 @@
  * (of integers X_INTEGER, its bits), which becomes x_largest, and to_x_codes.
  *
  * For gemm/blocks.cuh, formats of blocks of GGUF files: bytes and columns of a block, and columns of a scale; MINIMUM:
- * minimums are added to products.  codes, of 32 columns of the block at b, which number j has: of lane q of each four,
- * columns 4q to 4q + 3 and 16 + 4q to 16 + 4q + 3, a byte each, MIDDLE more than the integer.  Those of j and of
- * j + SHARED_WORDS lie in the same words.  factors: the scale and the minimum of group g of the block. */
+ * minimums are added to products.  CODE_BITS of a code, which is MIDDLE more than the integer.  A warp has two groups
+ * of 32 columns, j and j + SHARED_WORDS of a block, or one of two blocks of 32 columns: their codes are in the same
+ * words.  place: where, of lane q of each four.  codes[i][h]: of group i, columns 16h + 4q to 16h + 4q + 3, a byte
+ * each, UP bits up, with the bits of BASE (UP and BASE are 0 for codes of 8 bits); b, b1: the block of group 0, and of
+ * group 1.  factors: scales and minimums of the parts n and n + 1 of the block at b, n even; of blocks of 32 columns,
+ * of those at b and at b1. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
 #include "../include/moek/kernel/blocks.h"
@@ -842,25 +845,33 @@ struct moek_format_q8_0_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 34, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 128,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 34, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
+        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<2>(b + 2 + c + 4 * q);
-            const uint32_t code = low;
-            to[h] = code ^ 0x80808080;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 2 + c + 4 * q, by[0] = 0;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        *s = moek_block_half_(b + 0);
-        (void)m; (void)g;
+        to[0][0] = moek_block_word_<2>(b + at[0]);
+        to[0][0] ^= 0x80808080;
+        to[0][1] = moek_block_word_<2>(b + at[0] + 16);
+        to[0][1] ^= 0x80808080;
+        to[1][0] = moek_block_word_<2>(b1 + at[0]);
+        to[1][0] ^= 0x80808080;
+        to[1][1] = moek_block_word_<2>(b1 + at[0] + 16);
+        to[1][1] ^= 0x80808080;
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -877,25 +888,29 @@ struct moek_format_q4_0_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 8,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
+        CODE_BITS = 4, MIDDLE = 8, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<2>(b + 2 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
-            const uint32_t code = (low & 0x0f0f0f0f);
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 2 + c % 16 + 4 * q, by[0] = c % 32 / 16 * 4;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        *s = moek_block_half_(b + 0);
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<2>(b + at[0]), BASE);
+        to[0][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b + at[0]), BASE);
+        to[1][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<2>(b1 + at[0]), BASE);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b1 + at[0]), BASE);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -912,26 +927,30 @@ struct moek_format_q4_1_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 20, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1, MIDDLE = 0,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 20, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1,
+        CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<4>(b + 4 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
-            const uint32_t code = (low & 0x0f0f0f0f);
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 4 + c % 16 + 4 * q, by[0] = c % 32 / 16 * 4;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        *s = moek_block_half_(b + 0);
-        *m = moek_block_half_(b + 2);
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0]), BASE);
+        to[0][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b + at[0]), BASE);
+        to[1][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b1 + at[0]), BASE);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0]), BASE);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        m[0] = moek_block_half_(b + 2), m[1] = moek_block_half_(b1 + 2);
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -948,26 +967,34 @@ struct moek_format_q5_0_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 22, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 16,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 22, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
+        CODE_BITS = 5, MIDDLE = 16, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<2>(b + 6 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
-            const uint32_t high = moek_block_word_<2>(b + 2) >> (c + 4 * q);
-            const uint32_t code = (low & 0x0f0f0f0f) | moek_bits_apart_(high) << 4;
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 6 + c % 16 + 4 * q, by[0] = c % 32 / 16 * 4;
+        at[1] = 2, by[1] = 4 * q;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        *s = moek_block_half_(b + 0);
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<2>(b + at[0]), BASE);
+        to[0][0] |= moek_bits_apart_(moek_block_word_<2>(b + at[1]) >> by[1]) << (UP + 4);
+        to[0][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b + at[0]), BASE);
+        to[0][1] |= moek_bits_apart_(moek_block_word_<2>(b + at[1]) >> (by[1] + 16)) << (UP + 4);
+        to[1][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<2>(b1 + at[0]), BASE);
+        to[1][0] |= moek_bits_apart_(moek_block_word_<2>(b1 + at[1]) >> by[1]) << (UP + 4);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b1 + at[0]), BASE);
+        to[1][1] |= moek_bits_apart_(moek_block_word_<2>(b1 + at[1]) >> (by[1] + 16)) << (UP + 4);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -984,27 +1011,35 @@ struct moek_format_q5_1_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 24, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1, MIDDLE = 0,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 24, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1,
+        CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<4>(b + 8 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
-            const uint32_t high = moek_block_word_<4>(b + 4) >> (c + 4 * q);
-            const uint32_t code = (low & 0x0f0f0f0f) | moek_bits_apart_(high) << 4;
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 8 + c % 16 + 4 * q, by[0] = c % 32 / 16 * 4;
+        at[1] = 4, by[1] = 4 * q;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        *s = moek_block_half_(b + 0);
-        *m = moek_block_half_(b + 2);
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0]), BASE);
+        to[0][0] |= moek_bits_apart_(moek_block_word_<4>(b + at[1]) >> by[1]) << (UP + 4);
+        to[0][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b + at[0]), BASE);
+        to[0][1] |= moek_bits_apart_(moek_block_word_<4>(b + at[1]) >> (by[1] + 16)) << (UP + 4);
+        to[1][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b1 + at[0]), BASE);
+        to[1][0] |= moek_bits_apart_(moek_block_word_<4>(b1 + at[1]) >> by[1]) << (UP + 4);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0]), BASE);
+        to[1][1] |= moek_bits_apart_(moek_block_word_<4>(b1 + at[1]) >> (by[1] + 16)) << (UP + 4);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        m[0] = moek_block_half_(b + 2), m[1] = moek_block_half_(b1 + 2);
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -1021,29 +1056,37 @@ struct moek_format_q2_k_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 84, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 1, MIDDLE = 0,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 84, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 1,
+        CODE_BITS = 2, MIDDLE = 0, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<4>(b + 16 + c / 128 * 32 + c % 32 + 4 * q) >> (c % 128 / 32 * 2);
-            const uint32_t code = (low & 0x03030303);
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 16 + c / 128 * 32 + c % 32 + 4 * q, by[0] = c % 128 / 32 * 2;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        const int s0 = b[g] & 15;
-        *s = moek_block_half_(b + 80) * moek_from_u4_((uint8_t)s0);
-        const int m0 = b[g] >> 4 & 15;
-        *m = moek_block_half_(b + 82) * moek_from_u4_((uint8_t)m0);
-        *m = -*m;
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x03, UP>(moek_block_word_<4>(b + at[0]) >> by[0], BASE);
+        to[0][1] = moek_block_bits_<UP, 0x03, UP>(moek_block_word_<4>(b + at[0] + 16) >> by[0], BASE);
+        to[1][0] = moek_block_bits_<UP - 2, 0x03, UP>(moek_block_word_<4>(b1 + at[0]) >> by[0], BASE);
+        to[1][1] = moek_block_bits_<UP - 2, 0x03, UP>(moek_block_word_<4>(b1 + at[0] + 16) >> by[0], BASE);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        const float top_s = moek_block_half_(b + 80);
+        const int s0 = *(const uint16_t *)(b + n) & 0x0f0f;
+        s[0] = top_s * moek_from_u4_((uint8_t)s0);
+        s[1] = top_s * moek_from_u4_((uint8_t)(s0 >> 8));
+        const float top_m = moek_block_half_(b + 82);
+        const int m0 = *(const uint16_t *)(b + n) >> 4 & 0x0f0f;
+        m[0] = top_m * moek_from_u4_((uint8_t)m0);
+        m[1] = top_m * moek_from_u4_((uint8_t)(m0 >> 8));
+        m[0] = -m[0], m[1] = -m[1];
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -1060,28 +1103,38 @@ struct moek_format_q3_k_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 110, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0, MIDDLE = 4,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 110, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0,
+        CODE_BITS = 3, MIDDLE = 4, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<2>(b + 32 + c / 128 * 32 + c % 32 + 4 * q) >> (c % 128 / 32 * 2);
-            const uint32_t high = moek_block_word_<2>(b + c % 32 + 4 * q) >> (c % 256 / 32);
-            const uint32_t code = (low & 0x03030303) | (high & 0x01010101) << 2;
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 32 + c / 128 * 32 + c % 32 + 4 * q, by[0] = c % 128 / 32 * 2;
+        at[1] = c % 32 + 4 * q, by[1] = c % 256 / 32;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        const int s0 = b[96 + g % 8] >> (g % 16 / 8 * 4) & 15;
-        const int s1 = b[104 + g % 4] >> (g % 16 / 4 * 2) & 3;
-        *s = moek_block_half_(b + 108) * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x03, UP>(moek_block_word_<2>(b + at[0]) >> by[0], BASE);
+        to[0][0] = moek_block_bits_<UP + 2, 0x01, UP + 2>(moek_block_word_<2>(b + at[1]) >> by[1], to[0][0]);
+        to[0][1] = moek_block_bits_<UP, 0x03, UP>(moek_block_word_<2>(b + at[0] + 16) >> by[0], BASE);
+        to[0][1] = moek_block_bits_<UP + 2, 0x01, UP + 2>(moek_block_word_<2>(b + at[1] + 16) >> by[1], to[0][1]);
+        to[1][0] = moek_block_bits_<UP - 2, 0x03, UP>(moek_block_word_<2>(b1 + at[0]) >> by[0], BASE);
+        to[1][0] = moek_block_bits_<UP + 1, 0x01, UP + 2>(moek_block_word_<2>(b1 + at[1]) >> by[1], to[1][0]);
+        to[1][1] = moek_block_bits_<UP - 2, 0x03, UP>(moek_block_word_<2>(b1 + at[0] + 16) >> by[0], BASE);
+        to[1][1] = moek_block_bits_<UP + 1, 0x01, UP + 2>(moek_block_word_<2>(b1 + at[1] + 16) >> by[1], to[1][1]);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        const float top_s = moek_block_half_(b + 108);
+        const int s0 = *(const uint16_t *)(b + 96 + n % 8) >> (n % 16 / 8 * 4) & 0x0f0f;
+        const int s1 = *(const uint16_t *)(b + 104 + n % 4) >> (n % 16 / 4 * 2) & 0x0303;
+        s[0] = top_s * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
+        s[1] = top_s * moek_from_u6b32_((uint8_t)((s0 | s1 << 4) >> 8));
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -1098,31 +1151,39 @@ struct moek_format_q4_k_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 144, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1, MIDDLE = 0,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 144, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1,
+        CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<4>(b + 16 + c / 64 * 32 + c % 32 + 4 * q) >> (c % 64 / 32 * 4);
-            const uint32_t code = (low & 0x0f0f0f0f);
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 16 + c / 64 * 32 + c % 32 + 4 * q, by[0] = c % 64 / 32 * 4;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        const int s0 = b[4 + g % 8 / 4 * 8 + g % 4] & 15;
-        const int s1 = b[4 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
-        *s = moek_block_half_(b + 0) * moek_from_u6_((uint8_t)(s0 | s1 << 4));
-        const int m0 = b[8 + g % 8 / 4 * 4 + g % 4] >> (g % 8 / 4 * 4) & 15;
-        const int m1 = b[8 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
-        *m = moek_block_half_(b + 2) * moek_from_u6_((uint8_t)(m0 | m1 << 4));
-        *m = -*m;
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0]), BASE);
+        to[0][1] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0] + 16), BASE);
+        to[1][0] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0]), BASE);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0] + 16), BASE);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        const float top_s = moek_block_half_(b + 0);
+        const int s0 = *(const uint16_t *)(b + 4 + n % 8 / 4 * 8 + n % 4) & 0x0f0f;
+        const int s1 = *(const uint16_t *)(b + 4 + n % 4) >> (4 + n % 8 / 4 * 2) & 0x0303;
+        s[0] = top_s * moek_from_u6_((uint8_t)(s0 | s1 << 4));
+        s[1] = top_s * moek_from_u6_((uint8_t)((s0 | s1 << 4) >> 8));
+        const float top_m = moek_block_half_(b + 2);
+        const int m0 = *(const uint16_t *)(b + 8 + n % 8 / 4 * 4 + n % 4) >> (n % 8 / 4 * 4) & 0x0f0f;
+        const int m1 = *(const uint16_t *)(b + 8 + n % 4) >> (4 + n % 8 / 4 * 2) & 0x0303;
+        m[0] = top_m * moek_from_u6_((uint8_t)(m0 | m1 << 4));
+        m[1] = top_m * moek_from_u6_((uint8_t)((m0 | m1 << 4) >> 8));
+        m[0] = -m[0], m[1] = -m[1];
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -1139,32 +1200,44 @@ struct moek_format_q5_k_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 176, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1, MIDDLE = 0,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 176, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1,
+        CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<4>(b + 48 + c / 64 * 32 + c % 32 + 4 * q) >> (c % 64 / 32 * 4);
-            const uint32_t high = moek_block_word_<4>(b + 16 + c % 32 + 4 * q) >> (c % 256 / 32);
-            const uint32_t code = (low & 0x0f0f0f0f) | (high & 0x01010101) << 4;
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 48 + c / 64 * 32 + c % 32 + 4 * q, by[0] = c % 64 / 32 * 4;
+        at[1] = 16 + c % 32 + 4 * q, by[1] = c % 256 / 32;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        const int s0 = b[4 + g % 8 / 4 * 8 + g % 4] & 15;
-        const int s1 = b[4 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
-        *s = moek_block_half_(b + 0) * moek_from_u6_((uint8_t)(s0 | s1 << 4));
-        const int m0 = b[8 + g % 8 / 4 * 4 + g % 4] >> (g % 8 / 4 * 4) & 15;
-        const int m1 = b[8 + g % 4] >> (4 + g % 8 / 4 * 2) & 3;
-        *m = moek_block_half_(b + 2) * moek_from_u6_((uint8_t)(m0 | m1 << 4));
-        *m = -*m;
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0]), BASE);
+        to[0][0] = moek_block_bits_<UP + 4, 0x01, UP + 4>(moek_block_word_<4>(b + at[1]) >> by[1], to[0][0]);
+        to[0][1] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0] + 16), BASE);
+        to[0][1] = moek_block_bits_<UP + 4, 0x01, UP + 4>(moek_block_word_<4>(b + at[1] + 16) >> by[1], to[0][1]);
+        to[1][0] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0]), BASE);
+        to[1][0] = moek_block_bits_<UP + 3, 0x01, UP + 4>(moek_block_word_<4>(b1 + at[1]) >> by[1], to[1][0]);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0] + 16), BASE);
+        to[1][1] = moek_block_bits_<UP + 3, 0x01, UP + 4>(moek_block_word_<4>(b1 + at[1] + 16) >> by[1], to[1][1]);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        const float top_s = moek_block_half_(b + 0);
+        const int s0 = *(const uint16_t *)(b + 4 + n % 8 / 4 * 8 + n % 4) & 0x0f0f;
+        const int s1 = *(const uint16_t *)(b + 4 + n % 4) >> (4 + n % 8 / 4 * 2) & 0x0303;
+        s[0] = top_s * moek_from_u6_((uint8_t)(s0 | s1 << 4));
+        s[1] = top_s * moek_from_u6_((uint8_t)((s0 | s1 << 4) >> 8));
+        const float top_m = moek_block_half_(b + 2);
+        const int m0 = *(const uint16_t *)(b + 8 + n % 8 / 4 * 4 + n % 4) >> (n % 8 / 4 * 4) & 0x0f0f;
+        const int m1 = *(const uint16_t *)(b + 8 + n % 4) >> (4 + n % 8 / 4 * 2) & 0x0303;
+        m[0] = top_m * moek_from_u6_((uint8_t)(m0 | m1 << 4));
+        m[1] = top_m * moek_from_u6_((uint8_t)((m0 | m1 << 4) >> 8));
+        m[0] = -m[0], m[1] = -m[1];
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -1181,27 +1254,37 @@ struct moek_format_q6_k_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 210, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0, MIDDLE = 32,
-        SHARED_WORDS = 2
+        BLOCK_BYTES = 210, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0,
+        CODE_BITS = 6, MIDDLE = 32, SHARED_WORDS = 2
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<2>(b + c / 128 * 64 + c % 64 + 4 * q) >> (c % 128 / 64 * 4);
-            const uint32_t high = moek_block_word_<2>(b + 128 + c / 128 * 32 + c % 32 + 4 * q) >> (c % 128 / 32 * 2);
-            const uint32_t code = (low & 0x0f0f0f0f) | (high & 0x03030303) << 4;
-            to[h] = code;
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = c / 128 * 64 + c % 64 + 4 * q, by[0] = c % 128 / 64 * 4;
+        at[1] = 128 + c / 128 * 32 + c % 32 + 4 * q, by[1] = c % 128 / 32 * 2;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        const int s0 = b[192 + g];
-        *s = moek_block_half_(b + 208) * moek_from_s8_((uint8_t)s0);
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<2>(b + at[0]), BASE);
+        to[0][0] = moek_block_bits_<UP + 4, 0x03, UP + 4>(moek_block_word_<2>(b + at[1]) >> by[1], to[0][0]);
+        to[0][1] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<2>(b + at[0] + 16), BASE);
+        to[0][1] = moek_block_bits_<UP + 4, 0x03, UP + 4>(moek_block_word_<2>(b + at[1] + 16) >> by[1], to[0][1]);
+        to[1][0] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b1 + at[0]), BASE);
+        to[1][0] = moek_block_bits_<UP, 0x03, UP + 4>(moek_block_word_<2>(b1 + at[1]) >> by[1], to[1][0]);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b1 + at[0] + 16), BASE);
+        to[1][1] = moek_block_bits_<UP, 0x03, UP + 4>(moek_block_word_<2>(b1 + at[1] + 16) >> by[1], to[1][1]);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        const float top_s = moek_block_half_(b + 208);
+        const int s0 = *(const uint16_t *)(b + 192 + n);
+        s[0] = top_s * moek_from_s8_((uint8_t)s0);
+        s[1] = top_s * moek_from_s8_((uint8_t)(s0 >> 8));
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -1218,25 +1301,33 @@ struct moek_format_iq4_nl_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 128,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
+        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<2>(b + 2 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
-            const uint32_t code = (low & 0x0f0f0f0f);
-            to[h] = moek_codebook_iq4_(code);
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 2 + c % 16 + 4 * q, by[0] = c % 32 / 16 * 4;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        *s = moek_block_half_(b + 0);
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<2>(b + at[0]), BASE);
+        to[0][0] = moek_codebook_iq4_(to[0][0]);
+        to[0][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b + at[0]), BASE);
+        to[0][1] = moek_codebook_iq4_(to[0][1]);
+        to[1][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<2>(b1 + at[0]), BASE);
+        to[1][0] = moek_codebook_iq4_(to[1][0]);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b1 + at[0]), BASE);
+        to[1][1] = moek_codebook_iq4_(to[1][1]);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -1253,27 +1344,37 @@ struct moek_format_iq4_xs_a16_ {
     };
     typedef uint2 x_codes;
     enum {
-        BLOCK_BYTES = 136, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 0, MIDDLE = 128,
-        SHARED_WORDS = 1
+        BLOCK_BYTES = 136, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 0,
+        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1
     };
-    MOEK_DEVICE void codes(uint32_t to[2], const unsigned char *b, int j, int q)
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
-        int h;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const int c = 32 * j + 16 * h;
-            const uint32_t low = moek_block_word_<4>(b + 8 + c / 32 * 16 + c % 16 + 4 * q) >> (c % 32 / 16 * 4);
-            const uint32_t code = (low & 0x0f0f0f0f);
-            to[h] = moek_codebook_iq4_(code);
-            (void)c;
-        }
+        const int c = 32 * j;
+        at[0] = 8 + c / 32 * 16 + c % 16 + 4 * q, by[0] = c % 32 / 16 * 4;
+        (void)c;
     }
-    MOEK_DEVICE void factors(float *s, float *m, const unsigned char *b, int g)
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
     {
-        const int s0 = b[4 + g / 2] >> (g % 2 * 4) & 15;
-        const int s1 = b[2 + g / 4] >> (g % 4 * 2) & 3;
-        *s = moek_block_half_(b + 0) * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
-        (void)m; (void)g;
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0]), BASE);
+        to[0][0] = moek_codebook_iq4_(to[0][0]);
+        to[0][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b + at[0]), BASE);
+        to[0][1] = moek_codebook_iq4_(to[0][1]);
+        to[1][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b1 + at[0] + 16), BASE);
+        to[1][0] = moek_codebook_iq4_(to[1][0]);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0] + 16), BASE);
+        to[1][1] = moek_codebook_iq4_(to[1][1]);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    {
+        const float top_s = moek_block_half_(b + 0);
+        const int s0 = (b[4 + n / 2] >> (n % 2 * 4) & 15) | (b[4 + (n + 1) / 2] >> ((n + 1) % 2 * 4) & 15) << 8;
+        const int s1 = (b[2 + n / 4] >> (n % 4 * 2) & 3) | (b[2 + (n + 1) / 4] >> ((n + 1) % 4 * 2) & 3) << 8;
+        s[0] = top_s * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
+        s[1] = top_s * moek_from_u6b32_((uint8_t)((s0 | s1 << 4) >> 8));
+        (void)m; (void)b1; (void)n;
     }
 };
 #endif

@@ -5,7 +5,9 @@
  *
  * Codes are integers of at most 8 bits, which T holds exactly, and are the first operand of mma.sync: 16 rows of w
  * times 8 tokens.  Scales, in f32, multiply the sums of the 16 or 32 columns that have them, and minimums the sums of x
- * there, which are the product with ones.  So w is not rounded at all.
+ * there, which are the product with ones.  So w is not rounded at all.  A code becomes T by __byte_perm alone: a
+ * subnormal in fp16, and 1 and the code's bits as the mantissa in bf16 (moek/kernel/blocks.h).  What that is more than
+ * the integer, times the sum of x, is what a sum begins with.
  *   A block owns M tokens of one expert and R rows of its weights.  A step covers 256 of k; cp.async keeps STAGES - 1
  *   steps on their way.  Each of the four warps has 64 of k, of all rows and tokens; their sums are added in the
  *   epilogue, in order.
@@ -38,7 +40,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         RING = STAGES * STAGE,                          /* the sums, [WARPS][M][R + 4], lie there later */
         HEAD = GROUPS * PARTS * R * (1 + MINIMUM),      /* numbers of a warp */
         SHARED = RING + 4 * (M + R) + 4 * R + 4 * WARPS * HEAD,
-        REGISTERS = MI * NI * 4 + NI * (8 + 4 * MINIMUM * PARTS) + 90,             /* about */
+        REGISTERS = MI * NI * 4 + NI * (8 + 8 * PARTS) + 90,             /* about */
         BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
         BY_REGISTERS = 65536 / (THREADS * REGISTERS),
         BLOCKS = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
@@ -67,6 +69,28 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         c->w = j < 0 ? NULL : at;
         if (t % ROW_THREADS == 0) start[r] = (int32_t)((uintptr_t)at & 15);
+    }
+    /* Copies of a step that is not the last one. */
+    MOEK_DEVICE void copy_whole(unsigned char *stage, const copies *c, const unsigned char *x, int k_iter)
+    {
+        const int t = (int)threadIdx.x, chunk = t % X_CHUNKS;
+        const unsigned char *const x_source = x + (k_iter * STEP + chunk * 8) * 2;
+        int i;
+        #pragma unroll
+        for (i = 0; i < X_COPIES; i++)
+            if (c->x[i] != (uint32_t)NOBODY)
+                moek_cp_async16_(stage + (t / X_CHUNKS + i * X_PASS) * X_PITCH + chunk * 16,
+                                 x_source + (uint64_t)c->x[i] * 16, 16);
+        if (c->w) {
+            const unsigned char *const at = c->w + (size_t)k_iter * STEP_BYTES;
+            const unsigned char *const from = MISPLACED ? at - ((uintptr_t)at & 15) : at;
+            const int first = t % ROW_THREADS * 16;
+            unsigned char *const to = stage + M * X_PITCH + t / ROW_THREADS * W_PITCH + first;
+            #pragma unroll
+            for (i = 0; i < W_CHUNKS * 16; i += ROW_THREADS * 16)
+                if (W_CHUNKS % ROW_THREADS == 0 || first + i < W_CHUNKS * 16)
+                    moek_cp_async16_(to + i, from + first + i, 16);
+        }
     }
     /* Copies of step k_iter to its stage; beyond k, and beyond the end of a row: zeros. */
     MOEK_DEVICE void copy(unsigned char *stage, const copies *c, const unsigned char *x, int k, int row_bytes,
@@ -107,25 +131,29 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         if constexpr (Format::SHARED_WORDS == 2) return warp / 2 * 4 + warp % 2 + 2 * i;
         else return warp * GROUPS + i;
     }
+    /* The block of group j of a step, and its number there. */
+    MOEK_DEVICE int block_of(int j) { return j * 32 / COLUMNS * BYTES; }
+    MOEK_DEVICE int in_block(int j) { return j % (COLUMNS / 32); }
     /* A warp's scales and minimums of a step.  w: the rows of the stage. */
     MOEK_DEVICE void take_heads(float *heads, const unsigned char *w, const int32_t *start, int k_iter, int dtype)
     {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-        const float by = moek_block_shift_factor_(dtype);
+        const int first = group_of(warp, 0);
+        const float by = moek_block_by_<Format::CODE_BITS>(dtype);
         int r, i, p;
         #pragma unroll
         for (r = lane; r < R; r += 32) {
             const unsigned char *const at = w + r * W_PITCH + row_at(MISPLACED ? start[r] : 0, k_iter);
+            const unsigned char *const b = at + block_of(first);
             #pragma unroll
-            for (i = 0; i < GROUPS; i++) {
-                const int j = group_of(warp, i);
+            for (i = 0; i < PARTS; i++) {              /* two numbers at a time */
+                const int n = PARTS == 1 ? in_block(first) : in_block(group_of(warp, i)) * 2;
+                float s[2], m[2] = {0};
+                Format::factors(s, m, b, COLUMNS == 32 ? b + BYTES : b, n);
                 #pragma unroll
-                for (p = 0; p < PARTS; p++) {
-                    float s, m = 0;
-                    Format::factors(&s, &m, at + j * 32 / COLUMNS * BYTES, j % (COLUMNS / 32) * PARTS + p);
-                    if constexpr (MINIMUM) moek_store2_(heads + ((i * PARTS + p) * R + r) * 2, s * by, m);
-                    else heads[(i * PARTS + p) * R + r] = s * by;
-                }
+                for (p = 0; p < 2; p++)
+                    if constexpr (MINIMUM) moek_store2_(heads + ((2 * i + p) * R + r) * 2, s[p] * by, m[p]);
+                    else heads[(2 * i + p) * R + r] = s[p] * by;
             }
         }
     }
@@ -150,16 +178,19 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- the GEMM ------------------------------------------------------------------------------------------------ */
 
-    /* sum += 16 rows of w times 8 tokens, NI times, over 32 of k; sums of x there as of 16 equal rows. */
+    /* sum += 16 rows of w times 8 tokens, NI times, over 32 of k; sums of x there as of 16 equal rows; less: what sums
+     * begin with, for codes as T are more than their integers. */
     MOEK_DEVICE void multiply(float sum[NI][4], uint32_t ws[2][4], uint32_t xs[2][NI][2], float of_x[PARTS][NI][4],
-                              const factors *f, int dtype)
+                              float less[PARTS][NI][4], const factors *f, int dtype)
     {
         int ni, p, h;
         #pragma unroll
         for (ni = 0; ni < NI; ni++)
             #pragma unroll
             for (p = 0; p < PARTS; p++) {
-                float part[4] = {0};
+                float part[4];
+                #pragma unroll
+                for (h = 0; h < 4; h++) part[h] = less[p][ni][h];
                 moek_mma_t_(part, ws[p], xs[p][ni], dtype);
                 if constexpr (PARTS == 1) moek_mma_t_(part, ws[1], xs[1][ni], dtype);
                 #pragma unroll
@@ -169,55 +200,89 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 }
             }
     }
-    /* Sums of x over the 16 or 32 of k that have a minimum. */
-    MOEK_DEVICE void sum_x(float of_x[PARTS][NI][4], uint32_t xs[2][NI][2], int dtype)
+    /* x of a group as operands; its sums over the 16 or 32 of k that have a scale. */
+    MOEK_DEVICE void take_x(uint32_t xs[2][NI][2], float of_x[PARTS][NI][4], float less[PARTS][NI][4],
+                            const unsigned char *x, int dtype)
     {
+        const int g = (int)threadIdx.x % 32 / 4, q = (int)threadIdx.x % 4;
         const uint32_t one = dtype == MOEK_DTYPE_FP16 ? 0x3c003c00 : 0x3f803f80, ones[4] = { one, one, one, one };
-        int ni, p;
+        const float by = moek_block_less_<Format::CODE_BITS, Format::MIDDLE>(dtype);
+        int ni, p, h;
         #pragma unroll
         for (p = 0; p < 2; p++)
             #pragma unroll
-            for (ni = 0; ni < NI; ni++) moek_mma_t_(of_x[p % PARTS][ni], ones, xs[p][ni], dtype);
-    }
-    /* A warp's part of a step. */
-    MOEK_DEVICE void do_step(float sum[MI][NI][4], const unsigned char *x, const unsigned char *w, const int32_t *at,
-                             const float *heads, int k_iter, int dtype)
-    {
-        const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
-        int i, mi, ni, h;
+            for (ni = 0; ni < NI; ni++) {
+                const uint2 v = *(const uint2 *)(x + (ni * 8 + g) * X_PITCH + (16 * p + 4 * q) * 2);
+                xs[p][ni][0] = v.x, xs[p][ni][1] = v.y;
+            }
         #pragma unroll
-        for (i = 0; i < GROUPS; i++) {
-            const int j = group_of((int)threadIdx.x / 32, i);
-            uint32_t xs[2][NI][2];
-            float of_x[PARTS][NI][4] = {{{0}}};
+        for (p = 0; p < PARTS; p++)
+            #pragma unroll
+            for (ni = 0; ni < NI; ni++) {
+                #pragma unroll
+                for (h = 0; h < 4; h++) of_x[p][ni][h] = 0;
+                if (MINIMUM || by != 0) {
+                    moek_mma_t_(of_x[p][ni], ones, xs[p][ni], dtype);
+                    if constexpr (PARTS == 1) moek_mma_t_(of_x[p][ni], ones, xs[1][ni], dtype);
+                }
+                #pragma unroll
+                for (h = 0; h < 4; h++) less[p][ni][h] = of_x[p][ni][h] * -by;
+            }
+    }
+    /* Both groups of a warp, of a row of w in the stage. */
+    MOEK_DEVICE void take_codes(uint32_t codes[2][2], const unsigned char *b, const int at[2], const int by[2],
+                                int dtype)
+    {
+        const unsigned char *const b1 = COLUMNS == 32 ? b + BYTES : b;
+        if (dtype == MOEK_DTYPE_FP16 || Format::CODE_BITS == 8) Format::template codes<0, 0>(codes, b, b1, at, by);
+        else Format::template codes<(7 - Format::CODE_BITS) & 7, 0x80808080>(codes, b, b1, at, by);
+    }
+    /* Groups `first` to `end` - 1 of a warp's part of a step.  starts: of the lane's rows. */
+    MOEK_DEVICE void do_groups(float sum[MI][NI][4], const unsigned char *x, const unsigned char *w,
+                               const int32_t *starts, const int at[2], const int by[2], const float *heads, int k_iter,
+                               int first, int end, int dtype)
+    {
+        const int warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4;
+        uint32_t xs[GROUPS][2][NI][2];
+        float of_x[GROUPS][PARTS][NI][4], less[GROUPS][PARTS][NI][4];
+        int i, mi, h, p;
+        #pragma unroll
+        for (i = first; i < end; i++) take_x(xs[i], of_x[i], less[i], x + group_of(warp, i) * 64, dtype);
+        #pragma unroll
+        for (mi = 0; mi < MI; mi++) {
+            uint32_t codes[2][GROUPS][2];              /* rows g and g + 8 */
             #pragma unroll
             for (h = 0; h < 2; h++)
-                #pragma unroll
-                for (ni = 0; ni < NI; ni++) {
-                    const uint2 v = *(const uint2 *)(x + (ni * 8 + g) * X_PITCH + (32 * j + 16 * h + 4 * q) * 2);
-                    xs[h][ni][0] = v.x, xs[h][ni][1] = v.y;
-                }
-            if constexpr (MINIMUM) sum_x(of_x, xs, dtype);
+                take_codes(codes[h], w + (mi * 16 + h * 8 + g) * W_PITCH + row_at(MISPLACED ? starts[2 * mi + h] : 0,
+                                                                                  k_iter), at, by, dtype);
             #pragma unroll
-            for (mi = 0; mi < MI; mi++) {
+            for (i = first; i < end; i++) {
                 uint32_t ws[2][4];
                 factors f;
                 get_factors(&f, heads, i, mi * 16 + g);
                 #pragma unroll
-                for (h = 0; h < 2; h++) {              /* rows g and g + 8 */
-                    const int r = mi * 16 + h * 8 + g;
-                    const unsigned char *const row = w + r * W_PITCH + row_at(MISPLACED ? at[2 * mi + h] : 0, k_iter);
-                    uint32_t codes[2], pair[2];
-                    int p;
-                    Format::codes(codes, row + j * 32 / COLUMNS * BYTES, j % (COLUMNS / 32), q);
+                for (h = 0; h < 2; h++)
                     #pragma unroll
                     for (p = 0; p < 2; p++) {
-                        moek_block_pairs_<Format::MIDDLE>(pair, codes[p], dtype);
+                        uint32_t pair[2];
+                        moek_block_pairs_<Format::CODE_BITS>(pair, codes[h][i][p], dtype);
                         ws[p][h] = pair[0], ws[p][2 + h] = pair[1];
                     }
-                }
-                multiply(sum[mi], ws, xs, of_x, &f, dtype);
+                multiply(sum[mi], ws, xs[i], of_x[i], less[i], &f, dtype);
             }
+        }
+    }
+    /* A warp's part of a step: both groups at once, for they share words, or one after the other, to have registers. */
+    MOEK_DEVICE void do_step(float sum[MI][NI][4], const unsigned char *x, const unsigned char *w,
+                             const int32_t *starts, const int at[2], const int by[2], const float *heads, int k_iter,
+                             int dtype)
+    {
+        if constexpr (NI == 1) {
+            do_groups(sum, x, w, starts, at, by, heads, k_iter, 0, 2, dtype);
+        } else {
+            do_groups(sum, x, w, starts, at, by, heads, k_iter, 0, 1, dtype);
+            __syncwarp();                              /* what is read again is not kept */
+            do_groups(sum, x, w, starts, at, by, heads, k_iter, 1, 2, dtype);
         }
     }
     /* A warp's sums to its part of the tile.  Is one of them NaN? */
@@ -241,28 +306,32 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * with their minimums. */
     MOEK_DEVICE float sum_again(const unsigned char *x, const unsigned char *w, int k, int dtype)
     {
+        enum { WHOLE = COLUMNS == 32, OF_BLOCK = WHOLE ? 1 : WARPS, OF_WARP = WHOLE ? 1 : GROUPS };
         float sum = 0;
-        int c, h, q, i;
+        int c, n, i, h, j;
         #pragma unroll 1
-        for (c = 0; c < k; c += 32) {
-            const unsigned char *const b = w + c / COLUMNS * BYTES;
-            const int j = c % COLUMNS / 32;
+        for (c = 0; c < k; c += COLUMNS)
             #pragma unroll 1
-            for (q = 0; q < 4; q++) {
-                uint32_t codes[2];
-                Format::codes(codes, b, j, q);
-                #pragma unroll
-                for (h = 0; h < 2; h++) {
-                    float s, m = 0;
-                    Format::factors(&s, &m, b, j * PARTS + h * (PARTS - 1));
-                    for (i = 0; i < 4; i++) {
-                        const uint16_t t = ((const uint16_t *)x)[c + 16 * h + 4 * q + i];
-                        const int code = (int)(codes[h] >> 8 * i & 0xff) - Format::MIDDLE;
-                        sum = fmaf(fmaf((float)code, s, m), moek_from_t_(t, dtype), sum);
-                    }
+            for (n = 0; n < OF_BLOCK * 4; n++) {       /* a warp's groups, lane q */
+                const unsigned char *const b = w + c / COLUMNS * BYTES;
+                const int q = n % 4, first = WHOLE ? 0 : group_of(n / 4, 0);
+                uint32_t codes[2][2];
+                int at[2], by[2];
+                Format::place(at, by, first, q);
+                Format::template codes<0, 0>(codes, b, b, at, by);
+                for (i = 0; i < OF_WARP; i++) {
+                    const int group = WHOLE ? 0 : group_of(n / 4, i);
+                    float s[2], m[2] = {0};
+                    Format::factors(s, m, b, b, PARTS == 2 ? group * 2 : first);
+                    for (h = 0; h < 2; h++)
+                        for (j = 0; j < 4; j++) {
+                            const int code = (int)(codes[i][h] >> 8 * j & 0xff) - Format::MIDDLE;
+                            const int p = PARTS == 2 ? h : i;
+                            const uint16_t t = ((const uint16_t *)x)[c + 32 * group + 16 * h + 4 * q + j];
+                            sum = fmaf(fmaf((float)code, s[p], m[p]), moek_from_t_(t, dtype), sum);
+                        }
                 }
             }
-        }
         return sum;
     }
     MOEK_DEVICE void mend_sums(float *tile, const int32_t *row, const unsigned char *x, int x_row_bytes,
@@ -309,7 +378,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                             (const unsigned char *)a->gate_up.w[1] + expert };
         copies copied;
         float sum[MI][NI][4] = {{{0}}};
-        int32_t at[2 * MI];
+        int32_t starts[2 * MI];
+        int at[2], by[2];
         int i, k_iter, out = 0;
         if (row0 >= end) return;
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
@@ -320,27 +390,28 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         __syncthreads();                               /* start is there */
         #pragma unroll
-        for (i = 0; MISPLACED && i < 2 * MI; i++) at[i] = start[i * 8 + g];
+        for (i = 0; MISPLACED && i < 2 * MI; i++) starts[i] = start[i * 8 + g];
+        Format::place(at, by, in_block(group_of(t / 32, 0)), t % 4);
+        for (i = 0; i < 2; i++) at[i] += block_of(group_of(t / 32, 0));
         #pragma unroll 1
         for (k_iter = 0; k_iter < steps; k_iter++) {
             const int in = out == 0 ? STAGES - 1 : out - 1;
             const unsigned char *const x_at = shared + out * STAGE, *const w_at = x_at + M * X_PITCH;
             moek_cp_async_wait_(STAGES - 2);
             __syncthreads();
-            copy(shared + in * STAGE, &copied, x, k, row_bytes, k_iter + STAGES - 1);
+            if (k_iter + STAGES < steps) copy_whole(shared + in * STAGE, &copied, x, k_iter + STAGES - 1);
+            else copy(shared + in * STAGE, &copied, x, k, row_bytes, k_iter + STAGES - 1);
             moek_cp_async_commit_();
             take_heads(heads, w_at, start, k_iter, dtype);
             __syncwarp();
-            do_step(sum, x_at, w_at, at, heads, k_iter, dtype);
+            do_step(sum, x_at, w_at, starts, at, by, heads, k_iter, dtype);
             out = out + 1 < STAGES ? out + 1 : 0;
         }
 
         moek_cp_async_wait_(0);                        /* the last copies are zeros, and would fall on the sums */
         __syncthreads();
         i = put_sums(tile + t / 32 * M * (R + 4), sum);
-        if constexpr (MINIMUM) {
-            if (__syncthreads_or(i)) mend_sums(tile, row, x, a->a_row_bytes, w, (size_t)row_bytes, k, dtype);
-        }
+        if (__syncthreads_or(i)) mend_sums(tile, row, x, a->a_row_bytes, w, (size_t)row_bytes, k, dtype);
         __syncthreads();
         moek_finish_tile_<UP, M, R, R + 4, WARPS, THREADS, 0, Format>(a, tile, row, e, row0, end, j0, n);
     }

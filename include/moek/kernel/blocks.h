@@ -15,23 +15,37 @@ MOEK_DEVICE float moek_block_half_(const unsigned char *p)
     moek_from_t2_(f, *(const uint16_t *)p, MOEK_DTYPE_FP16);
     return f[0];
 }
+/* Of v, N bits up, or -N down, the bits of MASK in each byte, which is UP bits up; and those of `more`. */
+template <int N, unsigned MASK, int UP> MOEK_DEVICE uint32_t moek_block_bits_(uint32_t v, uint32_t more)
+{
+    if constexpr (N >= 0) return moek_and_or_(v << N, (MASK * 0x01010101u) << UP, more);
+    else return moek_and_or_(v >> -N, (MASK * 0x01010101u) << UP, more);
+}
 /* Bits 0 to 3 of `bits`, each to bit 0 of a byte. */
 MOEK_DEVICE uint32_t moek_bits_apart_(uint32_t bits) { return (bits & 15) * 0x00204081 & 0x01010101; }
 
-/* Four codes of a byte each -> two pairs of T: (code - MIDDLE) times 2^-6 in bf16, 2^-9 in fp16, exactly.  A byte is a
- * subnormal T. */
-enum { MOEK_BLOCK_SHIFT_BF16_ = 6, MOEK_BLOCK_SHIFT_FP16_ = 9 };
-MOEK_DEVICE float moek_block_shift_factor_(int dtype) { return dtype == MOEK_DTYPE_FP16 ? 512.0f : 64.0f; }
-template <int MIDDLE> MOEK_DEVICE void moek_block_pairs_(uint32_t to[2], uint32_t codes, int dtype)
+/* Four codes of a byte each -> two pairs of T, which are
+ *   fp16: code * 2^-24, a subnormal: the byte as it is
+ *   bf16: 1 + code * 2^-BITS: the byte is the mantissa, codes of BITS < 8 being 7 - BITS bits up, with bit 7 set
+ *   bf16, codes of 8 bits: (code - 128) * 2^-6.  As a subnormal, the byte is code * 2^-133.
+ * by: what makes integers of that; less: what the T is more than the integer. */
+template <int BITS> MOEK_DEVICE void moek_block_pairs_(uint32_t to[2], uint32_t codes, int dtype)
 {
-    enum {
-        POWER = MIDDLE == 128 ? 7 : MIDDLE == 32 ? 5 : MIDDLE == 16 ? 4 : MIDDLE == 8 ? 3 : 2,
-        OF_BF16 = MIDDLE ? (127 + POWER - MOEK_BLOCK_SHIFT_BF16_) << 7 : 0,
-        OF_FP16 = MIDDLE ? (15 + POWER - MOEK_BLOCK_SHIFT_FP16_) << 10 : 0
-    };
-    const uint32_t less = 0x80008000 | (uint32_t)(dtype == MOEK_DTYPE_FP16 ? OF_FP16 : OF_BF16) * 0x00010001;
-    const uint32_t by = dtype == MOEK_DTYPE_FP16 ? 0x78007800 /* 2^15 */ : 0x7f007f00 /* 2^127 */;
-    to[0] = moek_fma_t2_(__byte_perm(codes, 0, 0x4140), by, less, dtype);
-    to[1] = moek_fma_t2_(__byte_perm(codes, 0, 0x4342), by, less, dtype);
+    const int fp16 = dtype == MOEK_DTYPE_FP16;
+    const uint32_t above = fp16 || BITS == 8 ? 0 : 0x3f3f3f3f;
+    to[0] = __byte_perm(codes, above, 0x4140);
+    to[1] = __byte_perm(codes, above, 0x4342);
+    if (!fp16 && BITS == 8) {
+        to[0] = moek_fma_t2_(to[0], 0x7f007f00 /* 2^127 */, 0xc000c000 /* -2 */, dtype);
+        to[1] = moek_fma_t2_(to[1], 0x7f007f00, 0xc000c000, dtype);
+    }
+}
+template <int BITS> MOEK_DEVICE float moek_block_by_(int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? 16777216.0f : BITS == 8 ? 64.0f : (float)(1 << BITS);
+}
+template <int BITS, int MIDDLE> MOEK_DEVICE float moek_block_less_(int dtype)
+{
+    return dtype == MOEK_DTYPE_FP16 ? MIDDLE * (1 / 16777216.0f) : BITS == 8 ? 0 : 1 + MIDDLE / (float)(1 << BITS);
 }
 #endif
