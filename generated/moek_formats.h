@@ -17,12 +17,12 @@
  * (of integers X_INTEGER, its bits), which becomes x_largest, and to_x_codes.
  *
  * For gemm/blocks.cuh, formats of blocks of GGUF files: bytes and columns of a block, and columns of a scale; MINIMUM:
- * minimums are added to products.  CODE_BITS of a code, which is MIDDLE more than the integer.  A warp has two groups
- * of 32 columns, j and j + SHARED_WORDS of a block, or one of two blocks of 32 columns: their codes are in the same
+ * products are less by minimums.  CODE_BITS of a code, which is MIDDLE more than the integer.  A warp has two groups of
+ * 32 columns, j and j + SHARED_WORDS of a block, or one of two blocks of 32 columns: their codes are in the same
  * words.  place: where, of lane q of each four.  codes[i][h]: of group i, columns 16h + 4q to 16h + 4q + 3, a byte
  * each, UP bits up, with the bits of BASE (UP and BASE are 0 for codes of 8 bits); b, b1: the block of group 0, and of
  * group 1.  factors: scales and minimums of the parts n and n + 1 of the block at b, n even; of blocks of 32 columns,
- * of those at b and at b1. */
+ * of those at b and at b1; scales times `by`. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
 #include "../include/moek/kernel/blocks.h"
@@ -868,9 +868,9 @@ struct moek_format_q8_0_a16_ {
         to[1][1] ^= 0x80808080;
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        s[0] = by * moek_block_half_(b + 0), s[1] = by * moek_block_half_(b1 + 0);
         (void)m; (void)b1; (void)n;
     }
 };
@@ -907,9 +907,9 @@ struct moek_format_q4_0_a16_ {
         to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<2>(b1 + at[0]), BASE);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        s[0] = by * moek_block_half_(b + 0), s[1] = by * moek_block_half_(b1 + 0);
         (void)m; (void)b1; (void)n;
     }
 };
@@ -946,10 +946,10 @@ struct moek_format_q4_1_a16_ {
         to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0]), BASE);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
-        m[0] = moek_block_half_(b + 2), m[1] = moek_block_half_(b1 + 2);
+        s[0] = by * moek_block_half_(b + 0), s[1] = by * moek_block_half_(b1 + 0);
+        m[0] = -moek_block_half_(b + 2), m[1] = -moek_block_half_(b1 + 2);
         (void)m; (void)b1; (void)n;
     }
 };
@@ -991,9 +991,9 @@ struct moek_format_q5_0_a16_ {
         to[1][1] |= moek_bits_apart_(moek_block_word_<2>(b1 + at[1]) >> (by[1] + 16)) << (UP + 4);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        s[0] = by * moek_block_half_(b + 0), s[1] = by * moek_block_half_(b1 + 0);
         (void)m; (void)b1; (void)n;
     }
 };
@@ -1035,10 +1035,10 @@ struct moek_format_q5_1_a16_ {
         to[1][1] |= moek_bits_apart_(moek_block_word_<4>(b1 + at[1]) >> (by[1] + 16)) << (UP + 4);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
-        m[0] = moek_block_half_(b + 2), m[1] = moek_block_half_(b1 + 2);
+        s[0] = by * moek_block_half_(b + 0), s[1] = by * moek_block_half_(b1 + 0);
+        m[0] = -moek_block_half_(b + 2), m[1] = -moek_block_half_(b1 + 2);
         (void)m; (void)b1; (void)n;
     }
 };
@@ -1075,9 +1075,9 @@ struct moek_format_q2_k_a16_ {
         to[1][1] = moek_block_bits_<UP - 2, 0x03, UP>(moek_block_word_<4>(b1 + at[0] + 16) >> by[0], BASE);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        const float top_s = moek_block_half_(b + 80);
+        const float top_s = by * moek_block_half_(b + 80);
         const int s0 = *(const uint16_t *)(b + n) & 0x0f0f;
         s[0] = top_s * moek_from_u4_((uint8_t)s0);
         s[1] = top_s * moek_from_u4_((uint8_t)(s0 >> 8));
@@ -1085,7 +1085,6 @@ struct moek_format_q2_k_a16_ {
         const int m0 = *(const uint16_t *)(b + n) >> 4 & 0x0f0f;
         m[0] = top_m * moek_from_u4_((uint8_t)m0);
         m[1] = top_m * moek_from_u4_((uint8_t)(m0 >> 8));
-        m[0] = -m[0], m[1] = -m[1];
         (void)m; (void)b1; (void)n;
     }
 };
@@ -1127,9 +1126,9 @@ struct moek_format_q3_k_a16_ {
         to[1][1] = moek_block_bits_<UP + 1, 0x01, UP + 2>(moek_block_word_<2>(b1 + at[1] + 16) >> by[1], to[1][1]);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        const float top_s = moek_block_half_(b + 108);
+        const float top_s = by * moek_block_half_(b + 108);
         const int s0 = *(const uint16_t *)(b + 96 + n % 8) >> (n % 16 / 8 * 4) & 0x0f0f;
         const int s1 = *(const uint16_t *)(b + 104 + n % 4) >> (n % 16 / 4 * 2) & 0x0303;
         s[0] = top_s * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));
@@ -1170,9 +1169,9 @@ struct moek_format_q4_k_a16_ {
         to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<4>(b1 + at[0] + 16), BASE);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        const float top_s = moek_block_half_(b + 0);
+        const float top_s = by * moek_block_half_(b + 0);
         const int s0 = *(const uint16_t *)(b + 4 + n % 8 / 4 * 8 + n % 4) & 0x0f0f;
         const int s1 = *(const uint16_t *)(b + 4 + n % 4) >> (4 + n % 8 / 4 * 2) & 0x0303;
         s[0] = top_s * moek_from_u6_((uint8_t)(s0 | s1 << 4));
@@ -1182,7 +1181,6 @@ struct moek_format_q4_k_a16_ {
         const int m1 = *(const uint16_t *)(b + 8 + n % 4) >> (4 + n % 8 / 4 * 2) & 0x0303;
         m[0] = top_m * moek_from_u6_((uint8_t)(m0 | m1 << 4));
         m[1] = top_m * moek_from_u6_((uint8_t)((m0 | m1 << 4) >> 8));
-        m[0] = -m[0], m[1] = -m[1];
         (void)m; (void)b1; (void)n;
     }
 };
@@ -1224,9 +1222,9 @@ struct moek_format_q5_k_a16_ {
         to[1][1] = moek_block_bits_<UP + 3, 0x01, UP + 4>(moek_block_word_<4>(b1 + at[1] + 16) >> by[1], to[1][1]);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        const float top_s = moek_block_half_(b + 0);
+        const float top_s = by * moek_block_half_(b + 0);
         const int s0 = *(const uint16_t *)(b + 4 + n % 8 / 4 * 8 + n % 4) & 0x0f0f;
         const int s1 = *(const uint16_t *)(b + 4 + n % 4) >> (4 + n % 8 / 4 * 2) & 0x0303;
         s[0] = top_s * moek_from_u6_((uint8_t)(s0 | s1 << 4));
@@ -1236,7 +1234,6 @@ struct moek_format_q5_k_a16_ {
         const int m1 = *(const uint16_t *)(b + 8 + n % 4) >> (4 + n % 8 / 4 * 2) & 0x0303;
         m[0] = top_m * moek_from_u6_((uint8_t)(m0 | m1 << 4));
         m[1] = top_m * moek_from_u6_((uint8_t)((m0 | m1 << 4) >> 8));
-        m[0] = -m[0], m[1] = -m[1];
         (void)m; (void)b1; (void)n;
     }
 };
@@ -1278,9 +1275,9 @@ struct moek_format_q6_k_a16_ {
         to[1][1] = moek_block_bits_<UP, 0x03, UP + 4>(moek_block_word_<2>(b1 + at[1] + 16) >> by[1], to[1][1]);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        const float top_s = moek_block_half_(b + 208);
+        const float top_s = by * moek_block_half_(b + 208);
         const int s0 = *(const uint16_t *)(b + 192 + n);
         s[0] = top_s * moek_from_s8_((uint8_t)s0);
         s[1] = top_s * moek_from_s8_((uint8_t)(s0 >> 8));
@@ -1324,9 +1321,9 @@ struct moek_format_iq4_nl_a16_ {
         to[1][1] = moek_codebook_iq4_(to[1][1]);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        s[0] = moek_block_half_(b + 0), s[1] = moek_block_half_(b1 + 0);
+        s[0] = by * moek_block_half_(b + 0), s[1] = by * moek_block_half_(b1 + 0);
         (void)m; (void)b1; (void)n;
     }
 };
@@ -1367,9 +1364,9 @@ struct moek_format_iq4_xs_a16_ {
         to[1][1] = moek_codebook_iq4_(to[1][1]);
         (void)by;
     }
-    MOEK_DEVICE void factors(float s[2], float m[2], const unsigned char *b, const unsigned char *b1, int n)
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
     {
-        const float top_s = moek_block_half_(b + 0);
+        const float top_s = by * moek_block_half_(b + 0);
         const int s0 = (b[4 + n / 2] >> (n % 2 * 4) & 15) | (b[4 + (n + 1) / 2] >> ((n + 1) % 2 * 4) & 15) << 8;
         const int s1 = (b[2 + n / 4] >> (n % 4 * 2) & 3) | (b[2 + (n + 1) / 4] >> ((n + 1) % 4 * 2) & 3) << 8;
         s[0] = top_s * moek_from_u6b32_((uint8_t)(s0 | s1 << 4));

@@ -140,20 +140,21 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         const int first = group_of(warp, 0);
         const float by = moek_block_by_<Format::CODE_BITS>(dtype);
-        int r, i, p;
+        int n_row, i, p;
         #pragma unroll
-        for (r = lane; r < R; r += 32) {
+        for (n_row = 0; n_row < R / 32; n_row++) {
+            const int r = n_row * 32 + lane;
             const unsigned char *const at = w + r * W_PITCH + row_at(MISPLACED ? start[r] : 0, k_iter);
             const unsigned char *const b = at + block_of(first);
             #pragma unroll
             for (i = 0; i < PARTS; i++) {              /* two numbers at a time */
                 const int n = PARTS == 1 ? in_block(first) : in_block(group_of(warp, i)) * 2;
                 float s[2], m[2] = {0};
-                Format::factors(s, m, b, COLUMNS == 32 ? b + BYTES : b, n);
+                Format::factors(s, m, by, b, COLUMNS == 32 ? b + BYTES : b, n);
                 #pragma unroll
                 for (p = 0; p < 2; p++)
-                    if constexpr (MINIMUM) moek_store2_(heads + ((2 * i + p) * R + r) * 2, s[p] * by, m[p]);
-                    else heads[(2 * i + p) * R + r] = s[p] * by;
+                    if constexpr (MINIMUM) moek_store2_(heads + ((2 * i + p) * R + r) * 2, s[p], m[p]);
+                    else heads[(2 * i + p) * R + r] = s[p];
             }
         }
     }
@@ -178,10 +179,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- the GEMM ------------------------------------------------------------------------------------------------ */
 
-    /* sum += 16 rows of w times 8 tokens, NI times, over 32 of k; sums of x there as of 16 equal rows; less: what sums
-     * begin with, for codes as T are more than their integers. */
-    MOEK_DEVICE void multiply(float sum[NI][4], uint32_t ws[2][4], uint32_t xs[2][NI][2], float of_x[PARTS][NI][4],
-                              float less[PARTS][NI][4], const factors *f, int dtype)
+    /* sum += 16 rows of w times 8 tokens, NI times, over 32 of k.  less: what sums begin with; of_x: minus the sums of
+     * x, which minimums multiply. */
+    MOEK_DEVICE void multiply(float sum[NI][4], uint32_t ws[2][4], uint32_t xs[2][NI][2], float less[PARTS][NI][4],
+                              float of_x[PARTS][NI][4], const factors *f, int dtype)
     {
         int ni, p, h;
         #pragma unroll
@@ -200,13 +201,27 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 }
             }
     }
-    /* x of a group as operands; its sums over the 16 or 32 of k that have a scale. */
-    MOEK_DEVICE void take_x(uint32_t xs[2][NI][2], float of_x[PARTS][NI][4], float less[PARTS][NI][4],
+    /* `by` times the sums of x over the 16 or 32 of k that have a scale, as sums of 16 equal rows. */
+    MOEK_DEVICE void sum_x(float to[PARTS][NI][4], uint32_t by, uint32_t xs[2][NI][2], int dtype)
+    {
+        const uint32_t rows[4] = { by, by, by, by };
+        int ni, p, h;
+        #pragma unroll
+        for (p = 0; p < PARTS; p++)
+            #pragma unroll
+            for (ni = 0; ni < NI; ni++) {
+                #pragma unroll
+                for (h = 0; h < 4; h++) to[p][ni][h] = 0;
+                if (by) moek_mma_t_(to[p][ni], rows, xs[p][ni], dtype);
+                if (by && PARTS == 1) moek_mma_t_(to[p][ni], rows, xs[1][ni], dtype);
+            }
+    }
+    /* x of a group as operands, and its sums, which are one where codes are 1 more than their integers. */
+    MOEK_DEVICE void take_x(uint32_t xs[2][NI][2], float less[PARTS][NI][4], float of_x[PARTS][NI][4],
                             const unsigned char *x, int dtype)
     {
         const int g = (int)threadIdx.x % 32 / 4, q = (int)threadIdx.x % 4;
-        const uint32_t one = dtype == MOEK_DTYPE_FP16 ? 0x3c003c00 : 0x3f803f80, ones[4] = { one, one, one, one };
-        const float by = moek_block_less_<Format::CODE_BITS, Format::MIDDLE>(dtype);
+        const uint32_t by = moek_block_less_<Format::CODE_BITS, Format::MIDDLE>(dtype);
         int ni, p, h;
         #pragma unroll
         for (p = 0; p < 2; p++)
@@ -215,20 +230,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 const uint2 v = *(const uint2 *)(x + (ni * 8 + g) * X_PITCH + (16 * p + 4 * q) * 2);
                 xs[p][ni][0] = v.x, xs[p][ni][1] = v.y;
             }
-        #pragma unroll
-        for (p = 0; p < PARTS; p++)
+        sum_x(less, by, xs, dtype);
+        if (MINIMUM && !by) sum_x(of_x, minus_one(dtype), xs, dtype);
+        else
             #pragma unroll
-            for (ni = 0; ni < NI; ni++) {
+            for (p = 0; p < PARTS; p++)
                 #pragma unroll
-                for (h = 0; h < 4; h++) of_x[p][ni][h] = 0;
-                if (MINIMUM || by != 0) {
-                    moek_mma_t_(of_x[p][ni], ones, xs[p][ni], dtype);
-                    if constexpr (PARTS == 1) moek_mma_t_(of_x[p][ni], ones, xs[1][ni], dtype);
-                }
-                #pragma unroll
-                for (h = 0; h < 4; h++) less[p][ni][h] = of_x[p][ni][h] * -by;
-            }
+                for (ni = 0; ni < NI; ni++)
+                    #pragma unroll
+                    for (h = 0; h < 4; h++) of_x[p][ni][h] = less[p][ni][h];
     }
+    MOEK_DEVICE uint32_t minus_one(int dtype) { return dtype == MOEK_DTYPE_FP16 ? 0xbc00bc00 : 0xbf80bf80; }
     /* Both groups of a warp, of a row of w in the stage. */
     MOEK_DEVICE void take_codes(uint32_t codes[2][2], const unsigned char *b, const int at[2], const int by[2],
                                 int dtype)
@@ -247,7 +259,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         float of_x[GROUPS][PARTS][NI][4], less[GROUPS][PARTS][NI][4];
         int i, mi, h, p;
         #pragma unroll
-        for (i = first; i < end; i++) take_x(xs[i], of_x[i], less[i], x + group_of(warp, i) * 64, dtype);
+        for (i = first; i < end; i++) take_x(xs[i], less[i], of_x[i], x + group_of(warp, i) * 64, dtype);
         #pragma unroll
         for (mi = 0; mi < MI; mi++) {
             uint32_t codes[2][GROUPS][2];              /* rows g and g + 8 */
@@ -268,7 +280,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                         moek_block_pairs_<Format::CODE_BITS>(pair, codes[h][i][p], dtype);
                         ws[p][h] = pair[0], ws[p][2 + h] = pair[1];
                     }
-                multiply(sum[mi], ws, xs[i], of_x[i], less[i], &f, dtype);
+                multiply(sum[mi], ws, xs[i], less[i], of_x[i], &f, dtype);
             }
         }
     }
@@ -322,13 +334,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 for (i = 0; i < OF_WARP; i++) {
                     const int group = WHOLE ? 0 : group_of(n / 4, i);
                     float s[2], m[2] = {0};
-                    Format::factors(s, m, b, b, PARTS == 2 ? group * 2 : first);
+                    Format::factors(s, m, 1, b, b, PARTS == 2 ? group * 2 : first);
                     for (h = 0; h < 2; h++)
                         for (j = 0; j < 4; j++) {
                             const int code = (int)(codes[i][h] >> 8 * j & 0xff) - Format::MIDDLE;
                             const int p = PARTS == 2 ? h : i;
                             const uint16_t t = ((const uint16_t *)x)[c + 32 * group + 16 * h + 4 * q + j];
-                            sum = fmaf(fmaf((float)code, s[p], m[p]), moek_from_t_(t, dtype), sum);
+                            sum = fmaf(fmaf((float)code, s[p], -m[p]), moek_from_t_(t, dtype), sum);
                         }
                 }
             }

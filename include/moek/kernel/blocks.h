@@ -28,7 +28,7 @@ MOEK_DEVICE uint32_t moek_bits_apart_(uint32_t bits) { return (bits & 15) * 0x00
  *   fp16: code * 2^-24, a subnormal: the byte as it is
  *   bf16: 1 + code * 2^-BITS: the byte is the mantissa, codes of BITS < 8 being 7 - BITS bits up, with bit 7 set
  *   bf16, codes of 8 bits: (code - 128) * 2^-6.  As a subnormal, the byte is code * 2^-133.
- * by: what makes integers of that; less: what the T is more than the integer. */
+ * by: what makes integers of that; less: minus what the T is more than the integer, as T, twice. */
 template <int BITS> MOEK_DEVICE void moek_block_pairs_(uint32_t to[2], uint32_t codes, int dtype)
 {
     const int fp16 = dtype == MOEK_DTYPE_FP16;
@@ -44,8 +44,10 @@ template <int BITS> MOEK_DEVICE float moek_block_by_(int dtype)
 {
     return dtype == MOEK_DTYPE_FP16 ? 16777216.0f : BITS == 8 ? 64.0f : (float)(1 << BITS);
 }
-template <int BITS, int MIDDLE> MOEK_DEVICE float moek_block_less_(int dtype)
+template <int BITS, int MIDDLE> MOEK_DEVICE uint32_t moek_block_less_(int dtype)
 {
-    return dtype == MOEK_DTYPE_FP16 ? MIDDLE * (1 / 16777216.0f) : BITS == 8 ? 0 : 1 + MIDDLE / (float)(1 << BITS);
+    static_assert(BITS == 8 || MIDDLE == 0 || MIDDLE == 1 << (BITS - 1), "codes are from 0 on, or around 0");
+    if (dtype == MOEK_DTYPE_FP16) return MIDDLE ? (0x8000 | MIDDLE) * 0x00010001u : 0;
+    return BITS == 8 ? 0 : MIDDLE ? 0xbfc0bfc0 /* -1.5 */ : 0xbf80bf80 /* -1 */;
 }
 #endif
