@@ -395,6 +395,46 @@ static void paired(void)
     }
 }
 
+/* Rows of few tokens for GPUs before Hopper, each demanded: where a block has room for them, plans of GPUs of all ages take
+ * them, for as many tokens as fit in, and say so; else they say what lacks. */
+static void rooms(void)
+{
+    static const int devices[][3] = { { 86, 82, 99 }, { 121, 48, 99 }, { 80, 108, 163 }, { 90, 132, 227 } };
+    int n, i, d, most, few = 0;
+    const moek_kernel *const k = moek_kernels(&n);
+    for (i = 0; i < n; i++)
+        for (d = 0; d < 4; d++) {
+            char text[4096], says[32];
+            moek_config c;
+            moek_plan plan;
+            if (k[i].arch != 80 || !k[i].max_tokens) continue;
+            memset(&c, 0, sizeof c);
+            device_arch = devices[d][0], device_sms = devices[d][1], device_kb = devices[d][2];
+            c.hidden = 2048, c.inter = 768, c.experts = 128, c.topk = 8, c.act = MOEK_SILU, c.max_tokens = 64;
+            c.quant = k[i].quant, c.block = k[i].block, c.kernel = k[i].name;
+            c.weight_layout = k[i].reads & MOEK_READS_CHECKPOINT ? 0 : MOEK_WEIGHTS_TILED;
+            if (!make(&plan, &c, 1)) {
+                /* (Without GEMMs that read tiled weights there is no plan.) */
+                CHECK(k[i].shared_bytes > device_kb * 1024 ? strstr(plan.why, "the device has") != NULL ||
+                      c.weight_layout : c.weight_layout && device_kb < 227, "%s, %d KB: %s", k[i].name, device_kb,
+                      plan.why);
+                continue;
+            }
+            few++;
+            most = moek_decode_most_(&plan, &k[i], 0);
+            snprintf(says, sizeof says, "(up to %d tokens", most);
+            moek_describe(&plan, text, sizeof text);
+            CHECK(k[i].shared_bytes <= device_kb * 1024 && most >= 1 && moek_plan_layer(&plan, most) == &k[i] &&
+                  !moek_plan_layer(&plan, most + 1) && strstr(text, says), "%s, %d KB, %d tokens: %s", k[i].name,
+                  device_kb, most, text);
+            c.hidden = 64 * 1024;                      /* not one token */
+            if (make(&plan, &c, 1)) moek_describe(&plan, text, sizeof text);
+            CHECK(strstr(text, "for no number of tokens"), "%s, %d KB: %s", k[i].name, device_kb, text);
+        }
+    CHECK(few >= 40, "%d plans", few);
+    device_kb = 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 2 && !strcmp(argv[1], "-d")) {
@@ -420,6 +460,7 @@ int main(int argc, char **argv)
     fclose(golden);
     refused();
     paired();
+    rooms();
     CHECK(!differ, "%d of %d lines differ: a change of the rule.  If it is meant: ./moek rule", differ, lines);
     return check_end();
 }
