@@ -15,6 +15,9 @@
  *      -q            without the error, which the host takes seconds for
  *      -r MS         so many milliseconds of rest before a cell (100), but no fewer than the one before it took: so
  *                    that it meets the clock of a cool GPU
+ *      --arch 80     by kernels of an older machine, as this one has code for
+ *      --shared 99   by kernels that need at most so many KB of shared memory a block.  (An SM has as many of their
+ *                    blocks as it has room for, all the same.)
  *      hidden=7168 inter=2048 experts=32 topk=8         this shape, instead of those below
  *      block=32      of formats that leave it open: so many columns a scale (config.block); else their first choice
  *      tokens=1,8,64                                    these counts
@@ -29,6 +32,7 @@
  * machine itself can do is measured first.  The error is the relative L2 distance of y to the double-precision
  * reference, by 8 tokens (the host takes up to a second for one). */
 #ifndef BENCH_SPLIT
+#define MOEK_LIMIT_DEVICE_ bench_limit
 #define MOEK_IMPLEMENTATION
 #endif
 #include "moek.h"
@@ -71,11 +75,19 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 /* What the command line asks for. */
 static struct {
     int tune, before, quick, stateless, tiled, zeros, expands, rest, tokens[TOKENS_MAX], counts, words, block;
+    int arch, shared;                                 /* 0: the device's */
     const char *row, *tuned;
     char **word;
     FILE *out;
     shape given;
 } ask;
+
+/* What plans take the device for (moek/plan/device_query.h). */
+void bench_limit(int *arch, int *shared_bytes)
+{
+    if (ask.arch && ask.arch < *arch) *arch = ask.arch;
+    if (ask.shared && ask.shared * 1024 < *shared_bytes) *shared_bytes = ask.shared * 1024;
+}
 
 /* ---- one cell ---------------------------------------------------------------------------------------------------- */
 
@@ -329,6 +341,8 @@ static void read_words(int argc, char **argv)
         } else if (more && !strcmp(argv[i], "-k")) ask.row = argv[++i];
         else if (more && !strcmp(argv[i], "-t")) ask.tuned = text_of(argv[++i]);
         else if (more && !strcmp(argv[i], "-r")) ask.rest = atoi(argv[++i]);
+        else if (more && !strcmp(argv[i], "--arch")) ask.arch = atoi(argv[++i]);
+        else if (more && !strcmp(argv[i], "--shared")) ask.shared = atoi(argv[++i]);
         else if (!strcmp(argv[i], "-q")) ask.quick = 1;
         else if (!strcmp(argv[i], "-s")) ask.stateless = 1;
         else if (!strcmp(argv[i], "-w")) ask.tiled = 1;
@@ -566,7 +580,10 @@ static void heads(int argc, char **argv, const cudaDeviceProp *device, const tim
     char text[256] = "", date[32] = "";
     const time_t today = time(NULL);
     strftime(date, sizeof date, "%Y-%m-%d", gmtime(&today));
-    printf("%s, %d SMs\n", device->name, device->multiProcessorCount);
+    printf("%s, %d SMs", device->name, device->multiProcessorCount);
+    if (ask.arch) printf("; by kernels of sm_%d", ask.arch);
+    if (ask.shared) printf("; by kernels of at most %d KB of shared memory a block", ask.shared);
+    printf("\n");
     if (!ask.tune && !ask.row) {
         ceiling_all(text, sizeof text, device->multiProcessorCount, by->e0, by->e1);
         printf("ceilings: %s\n", text);

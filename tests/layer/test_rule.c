@@ -395,8 +395,8 @@ static void paired(void)
     }
 }
 
-/* Rows of few tokens for GPUs before Hopper, each demanded: where a block has room for them, plans of GPUs of all ages take
- * them, for as many tokens as fit in, and say so; else they say what lacks. */
+/* Rows of few tokens for GPUs before Hopper, each demanded: where a block has room for them, plans of GPUs of all ages
+ * take them, for as many tokens as fit in, and say so; else they say what lacks. */
 static void rooms(void)
 {
     static const int devices[][3] = { { 86, 82, 99 }, { 121, 48, 99 }, { 80, 108, 163 }, { 90, 132, 227 } };

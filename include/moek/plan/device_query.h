@@ -8,6 +8,9 @@ typedef struct moek_device_ { int ordinal, arch, shared_bytes, multiprocessors; 
 
 #if MOEK_HAVE_CUDART_
 #include <cuda_runtime_api.h>
+#ifdef MOEK_LIMIT_DEVICE_                              /* of bench.cu: it takes a device for a smaller one */
+void MOEK_LIMIT_DEVICE_(int *arch, int *shared_bytes);
+#endif
 static moek_device_ moek_device_query_(void)
 {
     moek_device_ d = { -1, 0, 0, 0 };
@@ -19,6 +22,9 @@ static moek_device_ moek_device_query_(void)
         cudaDeviceGetAttribute(&d.multiprocessors, cudaDevAttrMultiProcessorCount, ordinal) == cudaSuccess) {
         d.ordinal = ordinal;
         d.arch = 10 * major + minor;
+#ifdef MOEK_LIMIT_DEVICE_
+        MOEK_LIMIT_DEVICE_(&d.arch, &d.shared_bytes);
+#endif
     } else {
         (void)cudaGetLastError();                     /* no driver, no device: the CPU rows serve */
     }
