@@ -94,7 +94,8 @@ MOEK_CPU_FN void moek_piece_e2m1_(float *to, const void *from)
     }
 }
 /* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_unpack_codes_). */
-MOEK_CPU_FN void moek_dots_e2m1_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns, moek_dots_ a)
+MOEK_CPU_LOOP_ void moek_dots_e2m1_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
+                                      moek_dots_ a)
 {
 #if MOEK_VECTORS_
     static const uint16_t values[32] = {
@@ -154,7 +155,8 @@ MOEK_CPU_FN void moek_piece_u4b8_(float *to, const void *from)
     }
 }
 /* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_unpack_codes_). */
-MOEK_CPU_FN void moek_dots_u4b8_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns, moek_dots_ a)
+MOEK_CPU_LOOP_ void moek_dots_u4b8_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
+                                      moek_dots_ a)
 {
 #if MOEK_VECTORS_
     static const uint16_t values[32] = {
@@ -175,4 +177,13 @@ MOEK_CPU_FN void moek_dots_u4b8_(float (*lanes)[MOEK_LANES], const void *codes, 
 #endif
 }
 
+
+/* X(NAME, name, a decoded piece is 1 / unit of the values, integers) of each element that has pieces. */
+#define MOEK_EACH_PIECE_(X) \
+    X(BF16, bf16, 1, 0) \
+    X(FP16, fp16, 1, 0) \
+    X(E4M3, e4m3, 256, 0) \
+    X(E2M1, e2m1, 1, 0) \
+    X(S8, s8, 1, 1) \
+    X(U4B8, u4b8, 1, 0)
 #endif

@@ -14,7 +14,6 @@
  * minimums, which multiply sums of x.                                                                                */
 #include "cpu.h"
 #include "isa.h"
-#include "../format_facts.h"
 #include "../../../generated/moek_blocks.h"
 #ifndef MOEK_DIGITS_H
 #define MOEK_DIGITS_H
@@ -107,14 +106,6 @@ MOEK_CPU_FN int moek_code_(int element, int code)
 {
     static const int8_t e2m1[16] = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
     return element == MOEK_ELEMENT_U4B8 ? code : element == MOEK_ELEMENT_E2M1 ? e2m1[code] : (code ^ 128) - 128;
-}
-/* Scale i of x or of w as f32. */
-MOEK_CPU_FN float moek_digits_scale_(const void *of, size_t i, int type, int dtype)
-{
-    if (type == MOEK_SCALE_TYPE_F32) return ((const float *)of)[i];
-    if (type == MOEK_SCALE_TYPE_T) return moek_from_t_(((const uint16_t *)of)[i], dtype);
-    return type == MOEK_SCALE_TYPE_E8M0 ? moek_from_e8m0_(((const uint8_t *)of)[i])
-                                        : moek_from_e4m3_(((const uint8_t *)of)[i]);
 }
 MOEK_CPU_FN int32_t moek_zero_(const uint8_t *zero, int i) { return zero[i / 2] >> 4 * (i % 2) & 15; }
 
@@ -320,11 +311,7 @@ typedef struct moek_digits_ {
 
 MOEK_CPU_FN int moek_digits_scale_bits_(const moek_format *f)
 {
-    return f->w_scale.type == MOEK_SCALE_TYPE_F32 ? 32 : f->w_scale.type == MOEK_SCALE_TYPE_T ? 16 : 8;
-}
-MOEK_CPU_FN size_t moek_digits_from_(const moek_gemm_args *a, int p)
-{
-    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+    return moek_digits_bits_(f->w_scale.type);
 }
 /* Columns k to k + n - 1 of a row of x as f32, k from the first group's begin; 0 where a has none. */
 MOEK_CPU_FN void moek_digits_x_(const moek_digits_ *d, float *to, const char *row, int k, int n)
@@ -615,16 +602,14 @@ static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0,
         }
     }
 }
-/* Facts of formats: moek_format_of is not there where kernels are objects of their own. */
-static MOEK_UNUSED const moek_format moek_digits_formats_[] = { MOEK_EACH_FORMAT(MOEK_FORMAT_FACTS_) };
 /* Of args of a launcher, which are copied to *found.  columns: of a scale of w, where the format leaves these open. */
 MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_more_args *found, const moek_set_ *set, int op,
                                          int quant, int columns)
 {
     moek_digits_ d;
-    moek_format f = moek_digits_formats_[0];
+    moek_format f = moek_cpu_formats_[0];
     int i, more;
-    for (i = 0; f.number != quant; i++) f = moek_digits_formats_[i];
+    for (i = 0; f.number != quant; i++) f = moek_cpu_formats_[i];
     if (f.blocks) f.w_scale.columns = columns;
     more = f.global_scale || f.zero || (f.static_x && f.x_scale.rows);
     memset(found, 0, sizeof *found);

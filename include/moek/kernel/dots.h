@@ -7,6 +7,7 @@
 #ifndef MOEK_DOTS_H
 #define MOEK_DOTS_H
 #include "../strict.h"
+#include "isa.h"
 #include "numbers.h"
 #include "parallel.h"
 
@@ -15,6 +16,15 @@
 #define MOEK_CPU_FN static MOEK_UNUSED inline
 #else
 #define MOEK_CPU_FN static MOEK_UNUSED __inline
+#endif
+
+/* The same of what kernels with other constants each make a part of themselves. */
+#define MOEK_CPU_LOOP_ static MOEK_UNUSED MOEK_INTO_LOOPS_
+/* The same of what stays outside, lest a loop's registers go to its constants. */
+#if defined(__GNUC__)
+#define MOEK_CPU_CALL_ static MOEK_UNUSED __attribute__((noinline))
+#else
+#define MOEK_CPU_CALL_ static MOEK_UNUSED
 #endif
 
 /* Ask for memory early: decoding fills the window in which a core would find its next loads by itself. */
@@ -170,7 +180,7 @@ MOEK_CPU_FN void moek_dot_piece_(float (*lanes)[MOEK_LANES], float *w, int n, in
 
 #if MOEK_VECTORS_
 /* Of each word of codes its group's number: lane i has word i. */
-MOEK_CPU_FN __m512 moek_spread_(const float *of, int columns)
+MOEK_CPU_LOOP_ __m512 moek_spread_(const float *of, int columns)
 {
 #define MOEK_GROUP_(i) (i) * 8 / columns
     const __m512i at = _mm512_setr_epi32(
@@ -182,7 +192,7 @@ MOEK_CPU_FN __m512 moek_spread_(const float *of, int columns)
 }
 /* A piece: w[p] has code p of each word.  VPERMW looks up 32 words at once, codes j and j + 4 of each; the table has
  * bf16 of all codes twice, because five bits choose. */
-MOEK_CPU_FN void moek_unpack_codes_(__m512 w[8], const void *codes, __m512i table)
+MOEK_CPU_LOOP_ void moek_unpack_codes_(__m512 w[8], const void *codes, __m512i table)
 {
     const __m512i high = _mm512_set1_epi32((int)0xffff0000u);
     __m512i from = _mm512_loadu_si512(codes), two[4];
@@ -197,15 +207,15 @@ MOEK_CPU_FN void moek_unpack_codes_(__m512 w[8], const void *codes, __m512i tabl
         w[j + 4] = _mm512_castsi512_ps(_mm512_and_si512(two[j], high));
     }
 }
-MOEK_CPU_FN __m512 moek_dot_row_(__m512 lanes, const __m512 w[8], const float *x, __m512 scale)
+MOEK_CPU_LOOP_ __m512 moek_dot_row_(__m512 lanes, const __m512 w[8], const float *x, __m512 scale)
 {
     __m512 sum = _mm512_mul_ps(w[0], _mm512_loadu_ps(x));
     int p;
     for (p = 1; p < 8; p++) sum = _mm512_fmadd_ps(w[p], _mm512_loadu_ps(x + p * MOEK_LANES), sum);
     return _mm512_fmadd_ps(scale, sum, lanes);
 }
-MOEK_CPU_FN void moek_dot_codes_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns, moek_dots_ a,
-                                 const uint16_t *table)
+MOEK_CPU_LOOP_ void moek_dot_codes_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
+                                    moek_dots_ a, const uint16_t *table)
 {
     const __m512i values = _mm512_loadu_si512(table);
     const __m512 one = _mm512_set1_ps(1.0f);
