@@ -46,6 +46,7 @@
 #define MOEK_GEMM_FRAGMENTS_CUH
 #include "../../include/moek/kernel/sm90_schedule.h"
 #include "../../include/moek/kernel/act.h"
+#include "fragments_finish.cuh"
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_ {
@@ -525,22 +526,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- consumers ----------------------------------------------------------------------------------------------- */
 
-    /* One zero point a row: of this lane's rows of w, as for 64 of k.  block: of 64 rows of w of the tile. */
-    MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *tile, int n, int block)
+    /* The first column of the warp's 16 rows of w.  block: of 64 rows of w of the tile. */
+    MOEK_DEVICE int first_column(const moek_gemm_args *a, const moek_tile_ *tile, int n, int block)
     {
-        const moek_gate_up *const h = &args->gemm.gate_up;
-        const int warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4;
-        const int gated = UP ? args->gemm.w_rows > n : 0;
-        const int j = tile->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);
-        uint32_t zeros = 0;
-        int i;
-        if (j < n)
-            #pragma unroll
-            for (i = 0; i < 2; i++)
-                zeros |= (((const uint8_t *)args->zero[i])
-                          [(size_t)tile->e * h->rows + (size_t)(gated ? j + g : j + g + 8 * i) * h->step] & 15u)
-                         << 4 * i;
-        return zeros;
+        const int warp = threadIdx.x % 128 / 32;
+        return tile->j0 + (UP && a->w_rows > n ? 32 * block + 8 * warp : 64 * block + 16 * warp);
     }
     /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8 (gated: of gate and of up, or the other
      * way round), columns 2q and 2q + 1 of each 8 rows of a.  block: of 64 rows of w of the tile.  rows: where its rows
@@ -549,26 +539,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                             const float *a_scales, unsigned char *page, int n, int block, int dtype)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
-        const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4;
+        const int lane = threadIdx.x % 32;
         const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->gate_up.swapped : 0;
-        const int j = tile->j0 + (gated ? 32 * block + 8 * warp : 64 * block + 16 * warp);   /* of the warp's row 0 */
+        const int j = first_column(a, tile, n, block);
         const float shift_factor = Format::shift_factor(dtype);      /* sums are too small by it */
         float scale[2] = { shift_factor, shift_factor }, bias[2] = {0, 0};
         int i;
         if (j >= n) return;
-        #pragma unroll
-        for (i = 0; i < 2; i++) {
-            const int column = gated ? j + g : j + g + 8 * i;
-            if (a->bias)
-                bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])
-                                       [(size_t)tile->e * a->gate_up.rows + column * (UP ? a->gate_up.step : 1)],
-                        dtype);
-            if constexpr (Format::GLOBAL_SCALE) scale[i] *= moek_global_scale_of_(args, i, tile->e);
-            if constexpr (!E4M3 && BY_ROW) {
-                const size_t w_row = (size_t)tile->e * a->gate_up.scale_rows + column * a->gate_up.step;
-                scale[i] *= Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : tile->e, dtype);
-            }
-        }
+        moek_scale_and_bias_<UP, !E4M3 && BY_ROW, Format>(scale, bias, args, tile->e, j, gated, dtype);
         #pragma unroll
         for (i = 0; i < M / 2; i += E4M3 && !BLOCKED ? 2 : 1) {
             if (E4M3 && !BLOCKED) {                    /* a row of a: its scale */
@@ -660,7 +638,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 if constexpr (ZERO && BY_ROW)
                     if (zero)
                         #pragma unroll
-                        for (i = 0; i < MI; i++) row_zeros[i] = row_zero(args, &tile, b->n, warpgroup * MI + i);
+                        for (i = 0; i < MI; i++)
+                            row_zeros[i] = moek_row_zeros_(args, &tile, b->n,
+                                                           first_column(a, &tile, b->n, warpgroup * MI + i),
+                                                           UP ? a->w_rows > b->n : 0);
                 if (M >= 32 && first < until) {
                     moek_mbar_wait_(b->full + slot, phase);
                     load(&it, b, slot, warpgroup, row_zeros, zero, 0);
@@ -716,7 +697,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
             moek_mbar_init_fence_();
         }
-        moek_work_range_of_(a, &b.range, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP, blockIdx.x);
+        moek_work_range_of_(a, &b.range, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP, 0);
         if (t < 128) {
             if constexpr (TALL) moek_registers_less_(E4M3 ? 80 : 72);
             else if (M >= 32) moek_registers_less_(64);

@@ -26,8 +26,8 @@
  */
 #ifndef MOEK_GEMM_FRAGMENTS_MMA_CUH
 #define MOEK_GEMM_FRAGMENTS_MMA_CUH
-#include "../../include/moek/kernel/schedule.h"
 #include "../../include/moek/kernel/act.h"
+#include "fragments_finish.cuh"
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_mma_ {
@@ -305,47 +305,19 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         return 0;
     }
-    /* One zero point a row: of this lane's rows of w, as for 64 of k. */
-    MOEK_DEVICE uint32_t row_zero(const Args *args, const moek_tile_ *tile, int n, int m16)
-    {
-        const moek_gate_up *const h = &args->gemm.gate_up;
-        const int gated = UP ? args->gemm.w_rows > n : 0, g = threadIdx.x % 32 / 4;
-        const int j = tile->j0 + (gated ? 8 : 16) * m16;
-        uint32_t zeros = 0;
-        int i;
-        if (j < n)
-            #pragma unroll
-            for (i = 0; i < 2; i++)
-                zeros |= (((const uint8_t *)args->zero[i])
-                          [(size_t)tile->e * h->rows + (size_t)(gated ? j + g : j + g + 8 * i) * h->step] & 15u)
-                         << 4 * i;
-        return zeros;
-    }
     /* Scale, bias, activation, and out, of 16 rows of w.  sum: of rows g and g + 8 (gated: of gate and of up, or the
      * other way round), columns 2q and 2q + 1 of each 8 rows of a. */
     MOEK_DEVICE void finish(const Args *args, const block *b, float *sum, const moek_tile_ *tile, int m16, int dtype)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
-        const int n = b->n, g = threadIdx.x % 32 / 4;
+        const int n = b->n;
         const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->gate_up.swapped : 0;
         const int j = tile->j0 + (gated ? 8 : 16) * m16;
         const float shift_factor = Format::shift_factor(dtype);      /* sums are too small by it */
         float scale[2] = { shift_factor, shift_factor }, bias[2] = {0, 0};
         int i;
         if (j >= n) return;
-        #pragma unroll
-        for (i = 0; i < 2; i++) {
-            const int column = gated ? j + g : j + g + 8 * i;
-            if (a->bias)
-                bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])
-                                       [(size_t)tile->e * a->gate_up.rows + column * (UP ? a->gate_up.step : 1)],
-                                       dtype);
-            if constexpr (Format::GLOBAL_SCALE) scale[i] *= moek_global_scale_of_(args, i, tile->e);
-            if constexpr (BY_ROW) {
-                const size_t w_row = (size_t)tile->e * a->gate_up.scale_rows + column * a->gate_up.step;
-                scale[i] *= Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : tile->e, dtype);
-            }
-        }
+        moek_scale_and_bias_<UP, BY_ROW, Format>(scale, bias, args, tile->e, j, gated, dtype);
         #pragma unroll
         for (i = 0; i < NI * 4; i++) sum[i] = sum[i] * scale[i % 4 / 2] + bias[i % 4 / 2];
         if constexpr (UP) moek_act_sums_<NI * 8>(a, sum, swapped);
@@ -414,11 +386,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         b.columns = UP && a->w_rows > b.n ? N / 2 : N;
         b.range.tiles = (b.n + b.columns - 1) / b.columns;
         b.range.steps = b.k / 64;
-        b.share = gridDim.x - 1 - blockIdx.x;
+        b.share = MOEK_SHARE_(1);
         {
             int *const counts = (int *)(void *)(shared + RING) - MOEK_SCHEDULE_EXPERTS;        /* (before any stage) */
             uint16_t *const ids = (uint16_t *)(void *)shared;
-            moek_work_range_of_(a, &b.range, ids, counts, M, UP, TALL ? blockIdx.x : b.share);
+            moek_work_range_of_(a, &b.range, ids, counts, M, UP, 1);
             if (a->ids) {
                 if (t < 32) moek_order_of_(b.order, counts, ids, a->slots, b.range.s.row, a->experts);
                 __syncthreads();
@@ -448,7 +420,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if constexpr (ZERO && BY_ROW)
                 if (zero)
                     #pragma unroll
-                    for (i = 0; i < MI; i++) o.zeros[i] = row_zero(args, &tile, b.n, m16_of(i));
+                    for (i = 0; i < MI; i++) {
+                        const int gated = UP ? a->w_rows > b.n : 0;
+                        o.zeros[i] = moek_row_zeros_(args, &tile, b.n, tile.j0 + (gated ? 8 : 16) * m16_of(i), gated);
+                    }
             load_codes(&o, &b, b.ring + slot, zero);
             load_x(&o, &b, b.ring + slot, 0);
             #pragma unroll

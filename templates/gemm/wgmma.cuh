@@ -448,7 +448,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
             moek_mbar_init_fence_();
         }
-        moek_work_range_of_(a, &b.range, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP, blockIdx.x);
+        moek_work_range_of_(a, &b.range, b.ids, (int *)(b.ids + MOEK_SELF_SORT), M, UP, 0);
         if (t < 128) {
             if (TALL) moek_registers_less_(72);
             if (t == 0) produce(p, &b);

@@ -251,11 +251,15 @@ MOEK_DEVICE unsigned moek_first_stage_of_(const moek_gemm_args *a, const moek_wo
 /* From a tile of a range to the next, with row blocks of m rows: tall ones go to blocks in turns. */
 MOEK_DEVICE int moek_stride_of_(int m) { return m < 96 ? 1 : (int)gridDim.x; }
 
-/* Schedule, and the range of a block (share: its number), of which steps and tiles are known; by all threads, ends with
- * a barrier.  ids: [MOEK_SELF_SORT], where the block sorts.  counts: scratch, [MOEK_SCHEDULE_EXPERTS]; behind it comes
- * the schedule. */
+/* The number of a block's share of all stages.  falling (a constant): the last block has the first share.  (A parameter
+ * in place of it would make the compiler order registers in another way.) */
+#define MOEK_SHARE_(falling) ((falling) ? gridDim.x - 1 - blockIdx.x : blockIdx.x)
+
+/* Schedule and range of the block, of which steps and tiles are known; by all threads, ends with a barrier.  ids:
+ * [MOEK_SELF_SORT], where the block sorts.  counts: scratch, [MOEK_SCHEDULE_EXPERTS]; behind it comes the schedule.
+ * Tall tiles go to blocks in turns, others in shares. */
 MOEK_DEVICE void moek_work_range_of_(const moek_gemm_args *a, moek_work_range_ *p, uint16_t *ids, int *counts, int m,
-                                      int up, unsigned share)
+                                      int up, int falling)
 {
     void *const schedule = counts + MOEK_SCHEDULE_EXPERTS;
     unsigned begin, end;
@@ -271,12 +275,12 @@ MOEK_DEVICE void moek_work_range_of_(const moek_gemm_args *a, moek_work_range_ *
     }
     p->stride = moek_stride_of_(m);
     if (m >= 96) {
-        p->tile = (int)share; p->last = p->s.block[a->experts] * p->tiles;
+        p->tile = (int)blockIdx.x; p->last = p->s.block[a->experts] * p->tiles;
         p->first_step = 0; p->last_step = p->steps;
         return;
     }
-    begin = moek_first_stage_of_(a, p, share);
-    end = moek_first_stage_of_(a, p, share + 1);
+    begin = moek_first_stage_of_(a, p, MOEK_SHARE_(falling));
+    end = moek_first_stage_of_(a, p, MOEK_SHARE_(falling) + 1);
     if (a->split) {
         p->tile = (int)(begin / p->steps); p->last = (int)((end + p->steps - 1) / p->steps);
         p->first_step = (int)(begin % p->steps); p->last_step = (int)end - (p->last - 1) * p->steps;

@@ -84,9 +84,8 @@ MOEK_DEVICE void moek_scale_sums_(const moek_gemm_args *a, float *sum, int m, in
 MOEK_DEVICE void moek_store_sums_(const float *sum, int m, int gated, unsigned char *page, const int *rows, void *out,
                                   int n, int j, int dtype)
 {
-    const int lane = threadIdx.x % 32, g = lane / 4;
+    const int lane = threadIdx.x % 32;
     const unsigned row_bytes = (unsigned)n * 2;
-    /* Rows that are not there: their addresses go nowhere, and no branch stands between stores. */
     int i;
     if (m >= 64) {
         /* Of 16 rows of a and 16 columns, gated 32 and 8, each row goes to a part of the page, and from there a lane
