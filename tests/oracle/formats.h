@@ -97,14 +97,15 @@ static inline int format_on_gpu(const moek_format *f)
 {
     return format_has(f, MOEK_OP_UP, 80) || format_has(f, MOEK_OP_UP, 90);
 }
-/* Sizes that all of its GEMMs there take are multiples of it. */
+/* Sizes that all of its GEMMs there take are multiples of it, of weights as they come where kernels read such. */
 static inline int format_granule(const moek_format *f, int arch)
 {
+    const int as_is = format_reads(f, arch, MOEK_READS_CHECKPOINT);
     int i, n, granule = 1;
     const moek_kernel *const k = moek_kernels(&n);
     for (i = 0; i < n; i++)
-        if (k[i].quant == f->number && k[i].arch == arch && k[i].op != MOEK_OP_LAYER && k[i].granule > granule)
-            granule = k[i].granule;
+        if (k[i].quant == f->number && k[i].arch == arch && k[i].op != MOEK_OP_LAYER && k[i].granule > granule &&
+            (!k[i].reads || !as_is || k[i].reads & MOEK_READS_CHECKPOINT)) granule = k[i].granule;
     return granule;
 }
 
