@@ -83,9 +83,9 @@ typedef struct moek_config {
                                          hidden, inter, local experts and slots count; without any, or NULL: the
                                          built-in rule.  Rows of an excluded or not demanded backend are passed over.
                                          Yours again when moek_plan_init returns                                      */
-    int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT; or MOEK_WEIGHTS_TILED, which only
-                                         backend SM90 reads, or MOEK_WEIGHTS_PANELS, which only backend CPU reads: see
-                                         moek_repack_up                                                               */
+    int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT; or MOEK_WEIGHTS_TILED, which
+                                         backend SM90 reads, and SM80 where x stays T and w has 4 or 8 bits; or
+                                         MOEK_WEIGHTS_PANELS, which only backend CPU reads: see moek_repack_up        */
     float router_eps;                 /* added to the sum that a method divides by; 0: the method's (LFM2: 1e-6)      */
     int group_score;                  /* MOEK_GROUP_SCORE_*, with groups; default: the method's (Mistral-4: TOP2)     */
     int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _SEPARATE, as with up_layout SEPARATE    */

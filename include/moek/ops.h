@@ -244,10 +244,10 @@ typedef struct moek_gemm_args {
                                        what quant makes of out, which is not written                                 */
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
     int ue8m0;                      /* of q_scale                                                                    */
-    int tiled;                      /* w lies as `repack` makes it, k a multiple of 128 bytes, n of 8: sm90 kernels;
-                                       other kernels ignore it.  Weights of 4 bits, and of 8 with a in T, which sm90
-                                       kernels read only so: w as fragments, w_scale of columns of rows as `repack`
-                                       has scales; k and w_rows are multiples of 64                                  */
+    int tiled;                      /* w lies as `repack` makes it, for kernels that read it so (column reads); other
+                                       kernels ignore it.  Lines: k a multiple of 128 bytes, n of 8.  Fragments, which
+                                       their kernels read only: weights of 4 bits, and of 8 with a in T, w_scale of
+                                       columns of rows as `repack` has scales; k and w_rows are multiples of 64      */
     int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
     const void *w_gate;             /* up, gated: [experts][n][k], and w has the same shape; NULL: both are in w.  Not
                                        NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
