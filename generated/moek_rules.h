@@ -34,6 +34,10 @@ static long long moek_rule_tile_rows_(const moek_facts_ *f)
     if (f->sets && f->m == 8) return 4;                                                    /* outer-products */
     if (f->row_blocks) return f->m;                                                        /* middle-mma-tiles */
     if (f->x_columns == 32 && f->m == 64) return 96;                                       /* mxfp8-wgmma */
+    if (f->fragments && f->device < 90 && f->m == 16) return 15;                           /* fragments-by-mma */
+    if (f->fragments && f->device < 90 && f->m == 32) return 38;                           /* fragments-by-mma */
+    if (f->fragments && f->device < 90 && f->m == 64) return 58;                           /* fragments-by-mma */
+    if (f->fragments && f->device < 90 && f->m == 96) return 92;                           /* fragments-by-mma */
     if (f->fragments && f->m == 96) return 88;                                             /* fragments-tiles */
     if (f->fragments && f->m >= 32) return 7 * f->m / 8;                                   /* fragments-tiles */
     if (f->fragments) return 3 * f->m / 4;                                                 /* fragments-tiles */
@@ -46,6 +50,7 @@ static long long moek_rule_tile_rows_(const moek_facts_ *f)
 /* 1: a kernel is taken beyond its tile_rows, too: two of its tiles hold the rows of most experts. */
 static long long moek_rule_two_tiles_(const moek_facts_ *f)
 {
+    if (f->fragments && f->device < 90 && f->m == 96 && f->mean > 134) return f->mean <= 190; /* fragments-by-mma */
     if (f->fragments && f->m == 96 && f->mean > 134) return f->mean <= 176;                /* fragments-tiles */
     return 0;                                                                              /* fragments-tiles */
 }
