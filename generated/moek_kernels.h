@@ -1381,28 +1381,28 @@ MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 161792, moek_layer_int4_a16
 MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 161792, moek_layer_int4_a16_h0_b128_on_sm80_m8n16s3w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 8, n = 16, s = 3, w = 16 },", 128, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 49152, 2)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
-MOEK_KERNEL(LAYER, MOEK_MXFP4_A16, 0, 64, 8, 80, 256, 96256, moek_layer_mxfp4_a16_h0_on_sm80_m8n16s4w8, "{ op = \"layer\", template = \"layer_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+MOEK_KERNEL(LAYER, MOEK_MXFP4_A16, 0, 64, 8, 80, 512, 96256, moek_layer_mxfp4_a16_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
-MOEK_KERNEL(LAYER, MOEK_NVFP4_A16, 0, 64, 8, 80, 256, 96256, moek_layer_nvfp4_a16_h0_on_sm80_m8n16s4w8, "{ op = \"layer\", template = \"layer_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+MOEK_KERNEL(LAYER, MOEK_NVFP4_A16, 0, 64, 8, 80, 512, 96256, moek_layer_nvfp4_a16_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80)
-MOEK_KERNEL(LAYER, MOEK_MXFP4_A8, 0, 64, 8, 80, 256, 96256, moek_layer_mxfp4_a8_h0_on_sm80_m8n16s4w8, "{ op = \"layer\", template = \"layer_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+MOEK_KERNEL(LAYER, MOEK_MXFP4_A8, 0, 64, 8, 80, 512, 96256, moek_layer_mxfp4_a8_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80)
-MOEK_KERNEL(LAYER, MOEK_NVFP4_A8, 0, 64, 8, 80, 256, 96256, moek_layer_nvfp4_a8_h0_on_sm80_m8n16s4w8, "{ op = \"layer\", template = \"layer_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+MOEK_KERNEL(LAYER, MOEK_NVFP4_A8, 0, 64, 8, 80, 512, 96256, moek_layer_nvfp4_a8_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"nvfp4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80)
-MOEK_KERNEL(LAYER, MOEK_INT4_A8, 0, 64, 8, 80, 256, 96256, moek_layer_int4_a8_h0_on_sm80_m8n16s4w8, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+MOEK_KERNEL(LAYER, MOEK_INT4_A8, 0, 64, 8, 80, 512, 96256, moek_layer_int4_a8_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a8\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80)
-MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 256, 96256, moek_layer_int4_a16_h0_b32_on_sm80_m8n16s4w8, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 8, n = 16, s = 4, w = 8 },", 32, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 96256, moek_layer_int4_a16_h0_b32_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 32, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80)
-MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 256, 96256, moek_layer_int4_a16_h0_b64_on_sm80_m8n16s4w8, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 8, n = 16, s = 4, w = 8 },", 64, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 96256, moek_layer_int4_a16_h0_b64_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 64, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
-MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 256, 96256, moek_layer_int4_a16_h0_b128_on_sm80_m8n16s4w8, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 8, n = 16, s = 4, w = 8 },", 128, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 96256, moek_layer_int4_a16_h0_b128_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 128, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_BF16, 0, 1, 0, 80, 256, 0, moek_quant_bf16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"bf16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)

@@ -455,10 +455,11 @@ static inline moek_decode_smem moek_decode_smem_of_4_bits(moek_decode_room room,
     const int factors = moek_decode_scales(room) + (more ? moek_decode_beside(room) : 0);
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
-    /* A page for each unit of 16 rows of w, and for each warp; or so many a warp. */
+    /* A page for each unit of 16 rows of w, and for each warp; or so many a warp, of the tokens that there are. */
     const long long up = (used * (inter / (gated ? 8 : 16)) + blocks - 1) / blocks + room.warps;
     const long long down = (hidden / 16 + blocks - 1) / blocks + room.warps;
-    const long long most = up > down ? up : down, pages = 512 * (room.pages ? room.pages * room.warps : most);
+    const long long most = up > down ? up : down, own = 128LL * ((tokens + 1) / 2) * room.pages * room.warps;
+    const long long pages = room.pages ? own : 512 * most;
     const long long act = x > h ? x : h;
     moek_decode_smem smem = {0, 0, 0, 0};
     if (tokens > 8 || slots > MOEK_DECODE_SLOTS || act + factors + pages + room.ring > room.bytes)

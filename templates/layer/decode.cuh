@@ -77,10 +77,13 @@ MOEK_DEVICE void moek_clear_next_h_(const moek_layer_args *a, int turn, int t, c
         moek_store_words_(a->state->h[turn ^ 1] + i * 8, moek_zero_words_());
 }
 
-/* Makes a kernel ready.  HOPPER: its code is for sm_90a. */
+/* Makes a kernel ready, or launches it.  HOPPER: its code is for sm_90a. */
 template <int HOPPER> static MOEK_UNUSED moek_status moek_ready_layer_(const void *kernel, int threads, int bytes)
 {
     if constexpr (HOPPER) return MOEK_READY_SM90_(kernel, threads, bytes);
     else return MOEK_READY_TOGETHER_(kernel, threads, bytes);
 }
+#define MOEK_LAUNCH_LAYER_(hopper, kernel, blocks, threads, bytes, stream, args) \
+    ((hopper) ? MOEK_CHAIN_(kernel, blocks, threads, bytes, stream, 1, args) \
+              : MOEK_LAUNCH_TOGETHER_(kernel, blocks, threads, bytes, stream, args))
 #endif

@@ -446,8 +446,17 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             if (b->slot_of[pair + i % 2] >= 0) sum[i] += b->weight_of[pair + i % 2] * (shift_factor * of);
         }
     }
-    /* PAGES: where a warp's sums of 16 rows go that it has not all of k of: begun: the first of k is among them. */
-    MOEK_DEVICE float *page_of(const block *b, int warp, int begun) { return b->pages + (2 * warp + begun) * 128; }
+    /* PAGES: where a warp's sums of 16 rows go that it has not all of k of; begun: the first of k is among them.  This
+     * lane's four, as put has them; NULL: of tokens that are not there. */
+    MOEK_DEVICE float *page_of(const block *b, int warp, int begun)
+    {
+        const int lane = threadIdx.x % 32, pairs = (b->tokens + 1) / 2;
+        return lane % 4 < pairs ? b->pages + ((2 * warp + begun) * 8 * pairs + lane / 4 * pairs + lane % 4) * 4 : NULL;
+    }
+    MOEK_DEVICE void put_part(float *page, const float *sum)
+    {
+        if (page) *(float4 *)page = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    }
 
     /* Of one column of h, of slot `row` and expert in use d: scales of all, bias and activation of its sums y. */
     MOEK_DEVICE void store_h(const params *p, const block *b, uint16_t *h, int d, int row, int column, float first,
@@ -531,7 +540,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         if (s.begin == from || s.all * (warp - 1) / WARPS > from) return;
         #pragma unroll 1
         for (; warps; warps &= warps - 1) {
-            const float4 of = *(const float4 *)(page_of(b, __ffs(warps) - 1, begun) + lane * 4);
+            const float *const page = page_of(b, __ffs(warps) - 1, begun);
+            const float4 of = page ? *(const float4 *)page : make_float4(0, 0, 0, 0);
             sum[0] += of.x, sum[1] += of.y, sum[2] += of.z, sum[3] += of.w;
             begun = 0;
         }
@@ -585,7 +595,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
                     if (++d == b->used || i == 1) {
                         if constexpr (PAGES) {
                             if (begun && d == b->used && run == 0) finish_y(p, b, s.unit0 + page - warp, sum);
-                            else put(page_of(b, warp, begun), sum[0], sum[1], sum[2], sum[3]);
+                            else put_part(page_of(b, warp, begun), sum);
                             begun = 1;
                         } else put(b->pages + page * 128, sum[0], sum[1], sum[2], sum[3]);
                         d = 0;
@@ -602,7 +612,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
                         #pragma unroll
                         for (j = 0; j < 4; j++) sum[j] = take(c, j);
                         if (begun && run == 0) finish_h(p, b, s.unit0 + page - warp, sum, h);
-                        else put(page_of(b, warp, begun), sum[0], sum[1], sum[2], sum[3]);
+                        else put_part(page_of(b, warp, begun), sum);
                         begun = 1;
                     } else put(b->pages + page * 128, take(c, 0), take(c, 1), take(c, 2), take(c, 3));
                     page++;
@@ -787,7 +797,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
         p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
     p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);
-    return MOEK_LAUNCH_TOGETHER_(kernel, blocks, K::THREADS, p.fit.act + p.fit.factors + p.fit.pages + K::RING, stream,
-                                 p);
+    return MOEK_LAUNCH_LAYER_(HOPPER, kernel, blocks, K::THREADS,
+                              p.fit.act + p.fit.factors + p.fit.pages + K::RING, stream, p);
 }
 #endif

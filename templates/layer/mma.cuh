@@ -759,7 +759,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
         p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
     p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);
-    return MOEK_LAUNCH_TOGETHER_(kernel, blocks, K::THREADS, p.fit.act + p.fit.factors + p.fit.pages + K::RING, stream,
-                                 p);
+    return MOEK_LAUNCH_LAYER_(HOPPER, kernel, blocks, K::THREADS,
+                              p.fit.act + p.fit.factors + p.fit.pages + K::RING, stream, p);
 }
 #endif

@@ -46,11 +46,11 @@ static MOEK_UNUSED void *moek_driver_function_(const char *name)
     return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? f : NULL;
 }
 
-/* Of kernels whose blocks wait for each other: is the driver told so (cooperative launch)?  Then a grid that is not all
- * there at once is an error at launch, and no hang.  0: never, 1: where kernels do not begin early, 2: everywhere, and
- * they do not begin early, 3: everywhere.  Here, and nowhere else. */
+/* Of rows of sm80 whose blocks wait for each other: is the driver told so (cooperative launch)?  Then a grid that is
+ * not all there at once is an error at launch, and no hang.  0: never, 1: where kernels do not begin early, 2:
+ * everywhere.  Here, and nowhere else. */
 #ifndef MOEK_COOPERATIVE_
-#define MOEK_COOPERATIVE_ 1
+#define MOEK_COOPERATIVE_ 2
 #endif
 
 /* The same; `early`: it may start before the kernel ahead of it in the stream is done (programmatic dependent launch),
@@ -91,8 +91,7 @@ static MOEK_UNUSED moek_status moek_launch_with_(const void *kernel, dim3 grid, 
     cudaLaunchAttribute attribute[3] = {};
     void *list[1] = { (void *)args };
     early = early && moek_code_waits_();
-    if (together && (MOEK_COOPERATIVE_ > 1 || (MOEK_COOPERATIVE_ && !early))) {
-        early = early && MOEK_COOPERATIVE_ != 2;
+    if (together && MOEK_COOPERATIVE_ && (MOEK_COOPERATIVE_ == 2 || !early)) {
         attribute[config.numAttrs].id = cudaLaunchAttributeCooperative;
         attribute[config.numAttrs++].val.cooperative = 1;
     }
