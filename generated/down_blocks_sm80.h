@@ -10,20 +10,20 @@
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q8_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
 moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q8_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
 moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q8_0_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q8_0_a16_>(
         args, stream,
         moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -32,20 +32,20 @@ MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
 moek_down_q4_0_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
 moek_down_q4_0_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_0_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_0_a16_>(
         args, stream,
         moek_down_q4_0_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q4_0_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -54,20 +54,20 @@ MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_down_q4_1_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_1_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
 moek_down_q4_1_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_1_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
 moek_down_q4_1_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_1_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_1_a16_>(
         args, stream,
         moek_down_q4_1_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q4_1_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -76,20 +76,20 @@ MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_down_q5_0_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
 moek_down_q5_0_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
 moek_down_q5_0_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_0_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_0_a16_>(
         args, stream,
         moek_down_q5_0_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q5_0_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -98,20 +98,20 @@ MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_down_q5_1_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_1_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
 moek_down_q5_1_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_1_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
 moek_down_q5_1_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_1_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_1_a16_>(
         args, stream,
         moek_down_q5_1_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q5_1_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -120,20 +120,20 @@ MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_down_q2_k_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q2_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
 moek_down_q2_k_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q2_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
 moek_down_q2_k_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q2_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q2_k_a16_>(
         args, stream,
         moek_down_q2_k_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q2_k_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -142,20 +142,20 @@ MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_down_q3_k_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q3_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
 moek_down_q3_k_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q3_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
 moek_down_q3_k_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q3_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q3_k_a16_>(
         args, stream,
         moek_down_q3_k_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q3_k_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -164,20 +164,20 @@ MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
 moek_down_q4_k_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
 moek_down_q4_k_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q4_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q4_k_a16_>(
         args, stream,
         moek_down_q4_k_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q4_k_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -186,20 +186,20 @@ MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
 moek_down_q5_k_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
 moek_down_q5_k_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q5_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q5_k_a16_>(
         args, stream,
         moek_down_q5_k_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q5_k_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -208,20 +208,20 @@ MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
 moek_down_q6_k_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
 moek_down_q6_k_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_q6_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_q6_k_a16_>(
         args, stream,
         moek_down_q6_k_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_q6_k_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -230,20 +230,20 @@ MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_down_iq4_nl_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_nl_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
 moek_down_iq4_nl_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_nl_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
 moek_down_iq4_nl_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_nl_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_nl_a16_>(
         args, stream,
         moek_down_iq4_nl_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_iq4_nl_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -252,20 +252,20 @@ MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_down_iq4_xs_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_xs_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_xs_a16_>::BLOCKS)
 moek_down_iq4_xs_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_xs_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_xs_a16_>::BLOCKS)
 moek_down_iq4_xs_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_iq4_xs_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 8, 64, 3, 4, 0, moek_format_iq4_xs_a16_>(
         args, stream,
         moek_down_iq4_xs_a16_h0_on_sm80_m8n64s3w4_bf16_,
         moek_down_iq4_xs_a16_h0_on_sm80_m8n64s3w4_fp16_);
@@ -274,20 +274,20 @@ MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q8_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
 moek_down_q8_0_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q8_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
 moek_down_q8_0_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q8_0_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q8_0_a16_>(
         args, stream,
         moek_down_q8_0_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q8_0_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -296,20 +296,20 @@ MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
 moek_down_q4_0_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
 moek_down_q4_0_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_0_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_0_a16_>(
         args, stream,
         moek_down_q4_0_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q4_0_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -318,20 +318,20 @@ MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_down_q4_1_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_1_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
 moek_down_q4_1_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_1_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
 moek_down_q4_1_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_1_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_1_a16_>(
         args, stream,
         moek_down_q4_1_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q4_1_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -340,20 +340,20 @@ MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_down_q5_0_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
 moek_down_q5_0_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_0_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
 moek_down_q5_0_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_0_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_0_a16_>(
         args, stream,
         moek_down_q5_0_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q5_0_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -362,20 +362,20 @@ MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_down_q5_1_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_1_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
 moek_down_q5_1_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_1_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
 moek_down_q5_1_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_1_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_1_a16_>(
         args, stream,
         moek_down_q5_1_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q5_1_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -384,20 +384,20 @@ MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_down_q2_k_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q2_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
 moek_down_q2_k_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q2_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
 moek_down_q2_k_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q2_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q2_k_a16_>(
         args, stream,
         moek_down_q2_k_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q2_k_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -406,20 +406,20 @@ MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_down_q3_k_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q3_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
 moek_down_q3_k_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q3_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
 moek_down_q3_k_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q3_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q3_k_a16_>(
         args, stream,
         moek_down_q3_k_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q3_k_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -428,20 +428,20 @@ MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
 moek_down_q4_k_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
 moek_down_q4_k_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q4_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q4_k_a16_>(
         args, stream,
         moek_down_q4_k_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q4_k_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -450,20 +450,20 @@ MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
 moek_down_q5_k_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
 moek_down_q5_k_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q5_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q5_k_a16_>(
         args, stream,
         moek_down_q5_k_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q5_k_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -472,20 +472,20 @@ MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q6_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
 moek_down_q6_k_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q6_k_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
 moek_down_q6_k_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_q6_k_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_q6_k_a16_>(
         args, stream,
         moek_down_q6_k_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_q6_k_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -494,20 +494,20 @@ MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_down_iq4_nl_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_nl_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
 moek_down_iq4_nl_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_nl_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
 moek_down_iq4_nl_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_nl_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_nl_a16_>(
         args, stream,
         moek_down_iq4_nl_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_iq4_nl_a16_h0_on_sm80_m32n64s2w4_fp16_);
@@ -516,20 +516,20 @@ MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_down_iq4_xs_a16_h0_on_sm80_m32n64s2w4)
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_xs_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_xs_a16_>::BLOCKS)
 moek_down_iq4_xs_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_BF16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_xs_a16_>::BLOCKS)
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_xs_a16_>::BLOCKS)
 moek_down_iq4_xs_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_args args)
 {
-    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_FP16);
+    moek_block_gemm_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
 MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
 {
-    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 0, moek_format_iq4_xs_a16_>(
+    return moek_launch_blocks_<MOEK_OP_DOWN, 32, 64, 2, 4, 0, moek_format_iq4_xs_a16_>(
         args, stream,
         moek_down_iq4_xs_a16_h0_on_sm80_m32n64s2w4_bf16_,
         moek_down_iq4_xs_a16_h0_on_sm80_m32n64s2w4_fp16_);

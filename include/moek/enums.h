@@ -86,8 +86,8 @@ enum { MOEK_UP_DEFAULT, MOEK_UP_GATE_UP, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, M
             /* rows of w_up: [gate; up], g0 u0 g1 u1 .., [up; gate]; SEPARATE: up alone, and gate in weights.w_gate */
 enum { MOEK_UP_SCALES_TOGETHER, MOEK_UP_SCALES_SEPARATE };         /* moek_weights: w_up_scale */
 enum { MOEK_WEIGHTS_CHECKPOINT, MOEK_WEIGHTS_TILED, MOEK_WEIGHTS_PANELS, MOEK_WEIGHTS_BLOCKS };
-            /* as below; as moek_repack_up and _down make them, TILED for GPUs, PANELS for CPUs; blocks of a GGUF file
-               (moek/format.h), for CPUs */
+            /* as below; as moek_repack_up and _down make them, TILED for GPUs, PANELS for CPUs; blocks as a GGUF
+               file has them (moek/format.h), for CPUs and by the sm80 kernels of GPUs */
 enum { MOEK_CPU_BEST, MOEK_CPU_PLAIN };               /* config.cpu; or MOEK_ARCH_AVX2, ... */
 enum { MOEK_SCALE_ROW, MOEK_SCALE_COLUMN, MOEK_SCALE_PACKED };     /* moek/ops.h: quant */
 

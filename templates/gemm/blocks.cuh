@@ -9,8 +9,8 @@
  * subnormal in fp16, and 1 and the code's bits as the mantissa in bf16 (moek/kernel/blocks.h).  What that is more than
  * the integer, times the sum of x, is what a sum begins with.
  *   A block owns M tokens of one expert and R rows of its weights.  A step covers 256 of k; cp.async keeps STAGES - 1
- *   steps on their way.  Each of the four warps has 64 of k, of all rows and tokens; their sums are added in the
- *   epilogue, in order.
+ *   steps on their way.  Each warp has 64 of k (WK) of a part of the rows (WR), and all tokens; the sums of the WK are
+ *   added in the epilogue, in order.
  *
  * Order of k: of 16 columns, lane q of each four has columns 4q to 4q + 3, which are 4 bytes of codes and 8 of x.
  *   x in a stage: [M][256 columns, 32 bytes more]
@@ -25,9 +25,10 @@
 
 /* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0, if a run says
  * it.  Format: of moek_formats.h, with blocks. */
-template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_block_gemm_ {
+template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format> struct moek_block_gemm_ {
     enum {
-        UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 128, WARPS = 4, STEP = 256,
+        UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 32 * WARPS, STEP = 256,
+        WK = 4, WR = WARPS / WK,                        /* warps by 64 of k, and by rows of w */
         BYTES = Format::BLOCK_BYTES, COLUMNS = Format::BLOCK_COLUMNS, MINIMUM = Format::MINIMUM,
         STEP_BYTES = STEP / COLUMNS * BYTES, ALIGN = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 == 0 ? 4 : 2,
         MISPLACED = ALIGN < 16, MOVES = STEP_BYTES % 16 != 0,
@@ -35,17 +36,21 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         W_CHUNKS = (STEP_BYTES + 16 - ALIGN + 15) / 16, W_PITCH = 16 * (W_CHUNKS | 1),
         ROW_THREADS = THREADS / R,                      /* that copy a row of w */
         STAGE = M * X_PITCH + R * W_PITCH,
-        MI = R / 16, NI = M / 8, GROUPS = STEP / 32 / WARPS,           /* groups: 32 columns */
+        ROWS = R / WR, MI = ROWS / 16, NI = M / 8, GROUPS = STEP / 32 / WK,        /* groups: 32 columns */
         PARTS = Format::SCALE_COLUMNS == 16 ? 2 : 1,    /* of a group, with scales of their own */
-        RING = STAGES * STAGE,                          /* the sums, [WARPS][M][R + 4], lie there later */
-        HEAD = GROUPS * PARTS * R * (1 + MINIMUM),      /* numbers of a warp */
+        RING = STAGES * STAGE,                          /* the sums, [WK][M][R + 4], lie there later */
+        HEAD = GROUPS * PARTS * ROWS * (1 + MINIMUM),      /* numbers of a warp */
         SHARED = RING + 4 * (M + R) + 4 * R + 4 * WARPS * HEAD,
-        REGISTERS = MI * NI * 4 + NI * (8 + 8 * PARTS) + 90,             /* about */
+        REGISTERS = MI * NI * 4 + NI * (8 + 8 * PARTS) + 90,           /* about */
+        AHEAD = 4,                                      /* steps that L2 gets before copies ask for them */
         BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
         BY_REGISTERS = 65536 / (THREADS * REGISTERS),
         BLOCKS = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
         GROUP = 2048 / M, NOBODY = -1
     };
+
+    /* An expert's rows of w; of a gated up those of gate and of up. */
+    struct halves { const unsigned char *first, *second; };
 
     /* ---- copies -------------------------------------------------------------------------------------------------- */
 
@@ -55,66 +60,66 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         uint32_t x[X_COPIES];
         const unsigned char *w;
     };
-    /* start: [R], of each row of w how far behind a multiple of 16 bytes it begins. */
-    MOEK_DEVICE void place_copies(copies *c, int32_t *start, const int32_t *row, int x_row_bytes,
-                                  const unsigned char *const w[2], size_t row_bytes)
+    /* j: the thread's row of w in its half, or -1.  start: [R], of each row how far behind a multiple of 16 bytes it
+     * begins. */
+    MOEK_DEVICE void place_w(copies *c, int32_t *start, int j, const halves *w, size_t row_bytes)
     {
-        const int t = (int)threadIdx.x, r = t / ROW_THREADS, j = row[M + r];
-        const unsigned char *const at = w[UP && r >= R / 2] + (size_t)(j < 0 ? 0 : j) * row_bytes;
+        const int r = (int)threadIdx.x / ROW_THREADS;
+        const unsigned char *const half = UP && r >= R / 2 ? w->second : w->first;
+        c->w = j < 0 ? NULL : half + (size_t)j * row_bytes;
+        if (threadIdx.x % ROW_THREADS == 0) start[r] = (int32_t)((uintptr_t)c->w & 15);
+    }
+    MOEK_DEVICE void place_x(copies *c, const int32_t *row, int x_row_bytes)
+    {
         int i;
         #pragma unroll
         for (i = 0; i < X_COPIES; i++) {
-            const int from = row[t / X_CHUNKS + i * X_PASS];
+            const int from = row[(int)threadIdx.x / X_CHUNKS + i * X_PASS];
             c->x[i] = from < 0 ? (uint32_t)NOBODY : (uint32_t)from * (uint32_t)(x_row_bytes / 16);
         }
-        c->w = j < 0 ? NULL : at;
-        if (t % ROW_THREADS == 0) start[r] = (int32_t)((uintptr_t)at & 15);
     }
-    /* Copies of a step that is not the last one. */
-    MOEK_DEVICE void copy_whole(unsigned char *stage, const copies *c, const unsigned char *x, int k_iter)
-    {
-        const int t = (int)threadIdx.x, chunk = t % X_CHUNKS;
-        const unsigned char *const x_source = x + (k_iter * STEP + chunk * 8) * 2;
-        int i;
-        #pragma unroll
-        for (i = 0; i < X_COPIES; i++)
-            if (c->x[i] != (uint32_t)NOBODY)
-                moek_cp_async16_(stage + (t / X_CHUNKS + i * X_PASS) * X_PITCH + chunk * 16,
-                                 x_source + (uint64_t)c->x[i] * 16, 16);
-        if (c->w) {
-            const unsigned char *const at = c->w + (size_t)k_iter * STEP_BYTES;
-            const unsigned char *const from = MISPLACED ? at - ((uintptr_t)at & 15) : at;
-            const int first = t % ROW_THREADS * 16;
-            unsigned char *const to = stage + M * X_PITCH + t / ROW_THREADS * W_PITCH + first;
-            #pragma unroll
-            for (i = 0; i < W_CHUNKS * 16; i += ROW_THREADS * 16)
-                if (W_CHUNKS % ROW_THREADS == 0 || first + i < W_CHUNKS * 16)
-                    moek_cp_async16_(to + i, from + first + i, 16);
-        }
-    }
-    /* Copies of step k_iter to its stage; beyond k, and beyond the end of a row: zeros. */
-    MOEK_DEVICE void copy(unsigned char *stage, const copies *c, const unsigned char *x, int k, int row_bytes,
-                          int k_iter)
+    /* Copies of step k_iter to its stage; beyond k, and beyond the end of a row: zeros.  WHOLE: there is a step behind
+     * it. */
+    template <int WHOLE>
+    MOEK_DEVICE void copy_x(unsigned char *stage, const copies *c, const unsigned char *x, int k, int k_iter)
     {
         const int t = (int)threadIdx.x, chunk = t % X_CHUNKS, x_k = k_iter * STEP + chunk * 8;
-        const int x_bytes = x_k < k ? 16 : 0;
-        const unsigned char *const x_source = x + (x_bytes ? (size_t)x_k * 2 : 0);
+        const int bytes = WHOLE || x_k < k ? 16 : 0;
+        const unsigned char *const source = x + (bytes ? (size_t)x_k * 2 : 0);
         int i;
         #pragma unroll
         for (i = 0; i < X_COPIES; i++)
             if (c->x[i] != (uint32_t)NOBODY)
                 moek_cp_async16_(stage + (t / X_CHUNKS + i * X_PASS) * X_PITCH + chunk * 16,
-                                 x_source + (uint64_t)c->x[i] * 16, x_bytes);
-        if (c->w) {
-            const unsigned char *const at = c->w + (size_t)k_iter * STEP_BYTES;
-            const int before = MISPLACED ? (int)((uintptr_t)at & 15) : 0;
-            unsigned char *const to = stage + M * X_PITCH + t / ROW_THREADS * W_PITCH;
-            #pragma unroll
-            for (i = t % ROW_THREADS * 16; i < W_CHUNKS * 16; i += ROW_THREADS * 16) {
-                const int left = row_bytes - k_iter * STEP_BYTES + before - i;
-                moek_cp_async16_(to + i, left > 0 ? at - before + i : x, left < 0 ? 0 : left < 16 ? left : 16);
+                                 source + (uint64_t)c->x[i] * 16, bytes);
+    }
+    template <int WHOLE>
+    MOEK_DEVICE void copy_w(unsigned char *stage, const copies *c, int row_bytes, int k_iter)
+    {
+        const int t = (int)threadIdx.x, first = t % ROW_THREADS * 16;
+        const unsigned char *const at = c->w + (size_t)k_iter * STEP_BYTES;
+        const int before = MISPLACED ? (int)((uintptr_t)at & 15) : 0;
+        const unsigned char *const from = at - before + first;
+        unsigned char *const to = stage + M * X_PITCH + t / ROW_THREADS * W_PITCH + first;
+        const int left = row_bytes - k_iter * STEP_BYTES + before - first;
+        int i;
+        if (!c->w) return;
+        #pragma unroll
+        for (i = 0; i < W_CHUNKS * 16; i += ROW_THREADS * 16)
+            if (W_CHUNKS % ROW_THREADS == 0 || first + i < W_CHUNKS * 16) {
+                if constexpr (WHOLE) moek_cp_async16_(to + i, from + i, 16);
+                else moek_cp_async16_(to + i, left > i ? from + i : c->w - ((uintptr_t)c->w & 15),
+                                      left < i ? 0 : left - i < 16 ? left - i : 16);
             }
-        }
+    }
+    /* Pieces of rows are short, so that memory would be read here and there: L2 gets AHEAD steps of them early.
+     * Bytes `begin` to `end` - 1 of the thread's row. */
+    MOEK_DEVICE void prefetch(const copies *c, int row_bytes, int begin, int end)
+    {
+        int i;
+        if (c->w)
+            for (i = begin + (int)threadIdx.x % ROW_THREADS * 128; i < end && i < row_bytes; i += ROW_THREADS * 128)
+                moek_prefetch_(c->w + i);
     }
     /* Where in its place of a stage a row of w lies in step k_iter, which begins `start` bytes behind a multiple of
      * 16. */
@@ -134,15 +139,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* The block of group j of a step, and its number there. */
     MOEK_DEVICE int block_of(int j) { return j * 32 / COLUMNS * BYTES; }
     MOEK_DEVICE int in_block(int j) { return j % (COLUMNS / 32); }
-    /* A warp's scales and minimums of a step.  w: the rows of the stage. */
+    /* A warp's scales and minimums of a step.  w: its rows in the stage. */
     MOEK_DEVICE void take_heads(float *heads, const unsigned char *w, const int32_t *start, int k_iter, int dtype)
     {
-        const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+        const int warp = (int)threadIdx.x / 32 % WK, lane = (int)threadIdx.x % 32;
         const int first = group_of(warp, 0);
         const float by = moek_block_by_<Format::CODE_BITS>(dtype);
         int n_row, i, p;
         #pragma unroll
-        for (n_row = 0; n_row < R / 32; n_row++) {
+        for (n_row = 0; n_row < ROWS / 32; n_row++) {
             const int r = n_row * 32 + lane;
             const unsigned char *const at = w + r * W_PITCH + row_at(MISPLACED ? start[r] : 0, k_iter);
             const unsigned char *const b = at + block_of(first);
@@ -153,8 +158,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 Format::factors(s, m, by, b, COLUMNS == 32 ? b + BYTES : b, n);
                 #pragma unroll
                 for (p = 0; p < 2; p++)
-                    if constexpr (MINIMUM) moek_store2_(heads + ((2 * i + p) * R + r) * 2, s[p], m[p]);
-                    else heads[(2 * i + p) * R + r] = s[p];
+                    if constexpr (MINIMUM) moek_store2_(heads + ((2 * i + p) * ROWS + r) * 2, s[p], m[p]);
+                    else heads[(2 * i + p) * ROWS + r] = s[p];
             }
         }
     }
@@ -167,7 +172,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         for (p = 0; p < PARTS; p++)
             #pragma unroll
             for (h = 0; h < 2; h++) {
-                const float *const at = heads + ((i * PARTS + p) * R + row + 8 * h) * (1 + MINIMUM);
+                const float *const at = heads + ((i * PARTS + p) * ROWS + row + 8 * h) * (1 + MINIMUM);
                 if constexpr (MINIMUM) {
                     const float2 both = *(const float2 *)at;
                     f->scale[p][h] = both.x, f->min[p][h] = both.y;
@@ -254,7 +259,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                const int32_t *starts, const int at[2], const int by[2], const float *heads, int k_iter,
                                int first, int end, int dtype)
     {
-        const int warp = (int)threadIdx.x / 32, g = (int)threadIdx.x % 32 / 4;
+        const int warp = (int)threadIdx.x / 32 % WK, g = (int)threadIdx.x % 32 / 4;
         uint32_t xs[GROUPS][2][NI][2];
         float of_x[GROUPS][PARTS][NI][4], less[GROUPS][PARTS][NI][4];
         int i, mi, h, p;
@@ -318,7 +323,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * with their minimums. */
     MOEK_DEVICE float sum_again(const unsigned char *x, const unsigned char *w, int k, int dtype)
     {
-        enum { WHOLE = COLUMNS == 32, OF_BLOCK = WHOLE ? 1 : WARPS, OF_WARP = WHOLE ? 1 : GROUPS };
+        enum { WHOLE = COLUMNS == 32, OF_BLOCK = WHOLE ? 1 : WK, OF_WARP = WHOLE ? 1 : GROUPS };
         float sum = 0;
         int c, n, i, h, j;
         #pragma unroll 1
@@ -347,16 +352,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         return sum;
     }
     MOEK_DEVICE void mend_sums(float *tile, const int32_t *row, const unsigned char *x, int x_row_bytes,
-                               const unsigned char *const w[2], size_t row_bytes, int k, int dtype)
+                               const halves *w, size_t row_bytes, int k, int dtype)
     {
         int i, s;
         for (i = (int)threadIdx.x; i < M * R; i += THREADS) {
             const int p = i / R, r = i % R;
-            float *const at = tile + p * (R + 4) + r, sum = moek_sum_of_slices_<WARPS, M *(R + 4)>(at);
+            float *const at = tile + p * (R + 4) + r, sum = moek_sum_of_slices_<WK, M * (R + 4)>(at);
             if (sum == sum || row[p] < 0 || row[M + r] < 0) continue;
-            *at = sum_again(x + (size_t)row[p] * x_row_bytes, w[UP && r >= R / 2] + (size_t)row[M + r] * row_bytes, k,
-                            dtype);
-            for (s = 1; s < WARPS; s++) at[s * M * (R + 4)] = 0;
+            *at = sum_again(x + (size_t)row[p] * x_row_bytes,
+                            (UP && r >= R / 2 ? w->second : w->first) + (size_t)row[M + r] * row_bytes, k, dtype);
+            for (s = 1; s < WK; s++) at[s * M * (R + 4)] = 0;
         }
     }
 
@@ -364,12 +369,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void run(const moek_gemm_args *a, int dtype)
     {
         MOEK_SHARED_(unsigned char, shared);           /* [STAGES] {x, w} */
-        float *const tile = (float *)shared;           /* [WARPS][M][R + 4] sums, once stages are done */
+        float *const tile = (float *)shared;           /* [WK][M][R + 4] sums, once stages are done */
         int32_t *const row = (int32_t *)(shared + RING);               /* [M + R] of a, of the expert's w; -1: none */
         int32_t *const start = row + M + R;            /* [R] */
         float *const heads = (float *)(start + R) + threadIdx.x / 32 * HEAD;
         const unsigned char *const x = (const unsigned char *)a->a;
-        const int t = threadIdx.x, g = t % 32 / 4;
+        const int t = threadIdx.x, g = t % 32 / 4, of_k = t / 32 % WK, r0 = t / 32 / WK * ROWS;
         const int n = !UP && HIDDEN ? HIDDEN : a->n, k = UP && HIDDEN ? HIDDEN : a->k;
         const int gated = UP ? a->w_rows > n : 0, columns = gated ? R / 2 : R;
         const int steps = (k + STEP - 1) / STEP, row_bytes = k / COLUMNS * BYTES;
@@ -386,35 +391,45 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->block_row[m_block];
         const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
         const size_t expert = (size_t)e * a->gate_up.rows * row_bytes;
-        const unsigned char *const w[2] = { (const unsigned char *)a->gate_up.w[0] + expert,
-                                            (const unsigned char *)a->gate_up.w[1] + expert };
+        const halves w = { (const unsigned char *)a->gate_up.w[0] + expert,
+                           (const unsigned char *)a->gate_up.w[1] + expert };
         copies copied;
         float sum[MI][NI][4] = {{{0}}};
         int32_t starts[2 * MI];
         int at[2], by[2];
         int i, k_iter, out = 0;
         if (row0 >= end) return;
+        i = j0 + t / ROW_THREADS % columns;            /* w first, for rows of a are known later */
+        place_w(&copied, start, i >= n ? -1 : i * a->gate_up.step, &w, (size_t)row_bytes);
+        for (k_iter = 0; k_iter < STAGES - 1; k_iter++) copy_w<0>(shared + k_iter * STAGE, &copied, row_bytes, k_iter);
+        prefetch(&copied, row_bytes, (STAGES - 1) * STEP_BYTES, (STAGES - 1 + AHEAD) * STEP_BYTES);
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
-        place_copies(&copied, start, row, a->a_row_bytes, w, (size_t)row_bytes);
+        place_x(&copied, row, a->a_row_bytes);
         for (k_iter = 0; k_iter < STAGES - 1; k_iter++) {
-            copy(shared + k_iter * STAGE, &copied, x, k, row_bytes, k_iter);
+            copy_x<0>(shared + k_iter * STAGE, &copied, x, k, k_iter);
             moek_cp_async_commit_();
         }
-        __syncthreads();                               /* start is there */
         #pragma unroll
-        for (i = 0; MISPLACED && i < 2 * MI; i++) starts[i] = start[i * 8 + g];
-        Format::place(at, by, in_block(group_of(t / 32, 0)), t % 4);
-        for (i = 0; i < 2; i++) at[i] += block_of(group_of(t / 32, 0));
+        for (i = 0; MISPLACED && i < 2 * MI; i++) starts[i] = start[r0 + i * 8 + g];
+        Format::place(at, by, in_block(group_of(of_k, 0)), t % 4);
+        for (i = 0; i < 2; i++) at[i] += block_of(group_of(of_k, 0));
         #pragma unroll 1
         for (k_iter = 0; k_iter < steps; k_iter++) {
             const int in = out == 0 ? STAGES - 1 : out - 1;
-            const unsigned char *const x_at = shared + out * STAGE, *const w_at = x_at + M * X_PITCH;
+            const unsigned char *const x_at = shared + out * STAGE, *const w_at = x_at + M * X_PITCH + r0 * W_PITCH;
             moek_cp_async_wait_(STAGES - 2);
             __syncthreads();
-            if (k_iter + STAGES < steps) copy_whole(shared + in * STAGE, &copied, x, k_iter + STAGES - 1);
-            else copy(shared + in * STAGE, &copied, x, k, row_bytes, k_iter + STAGES - 1);
+            if (k_iter + STAGES < steps) {
+                copy_w<1>(shared + in * STAGE, &copied, row_bytes, k_iter + STAGES - 1);
+                copy_x<1>(shared + in * STAGE, &copied, x, k, k_iter + STAGES - 1);
+                prefetch(&copied, row_bytes, (k_iter + STAGES - 1 + AHEAD) * STEP_BYTES,
+                         (k_iter + STAGES + AHEAD) * STEP_BYTES);
+            } else {
+                copy_w<0>(shared + in * STAGE, &copied, row_bytes, k_iter + STAGES - 1);
+                copy_x<0>(shared + in * STAGE, &copied, x, k, k_iter + STAGES - 1);
+            }
             moek_cp_async_commit_();
-            take_heads(heads, w_at, start, k_iter, dtype);
+            take_heads(heads, w_at, start + r0, k_iter, dtype);
             __syncwarp();
             do_step(sum, x_at, w_at, starts, at, by, heads, k_iter, dtype);
             out = out + 1 < STAGES ? out + 1 : 0;
@@ -422,19 +437,19 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
         moek_cp_async_wait_(0);                        /* the last copies are zeros, and would fall on the sums */
         __syncthreads();
-        i = put_sums(tile + t / 32 * M * (R + 4), sum);
-        if (__syncthreads_or(i)) mend_sums(tile, row, x, a->a_row_bytes, w, (size_t)row_bytes, k, dtype);
+        i = put_sums(tile + of_k * M * (R + 4) + r0, sum);
+        if (__syncthreads_or(i)) mend_sums(tile, row, x, a->a_row_bytes, &w, (size_t)row_bytes, k, dtype);
         __syncthreads();
-        moek_finish_tile_<UP, M, R, R + 4, WARPS, THREADS, 0, Format>(a, tile, row, e, row0, end, j0, n);
+        moek_finish_tile_<UP, M, R, R + 4, WK, THREADS, 0, Format>(a, tile, row, e, row0, end, j0, n);
     }
 };
 
 /* Launches one of these kernels, of bf16 or of fp16.  args NULL: makes them ready. */
-template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
+template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
 static MOEK_UNUSED moek_status moek_launch_blocks_(const void *args, moek_stream stream, void (*bf16)(moek_gemm_args),
                                                   void (*fp16)(moek_gemm_args))
 {
-    typedef moek_block_gemm_<OP, M, N, STAGES, HIDDEN, Format> K;
+    typedef moek_block_gemm_<OP, M, N, STAGES, WARPS, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
     moek_gemm_args found;
     int blocks;
