@@ -46,7 +46,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
         BY_REGISTERS = 65536 / (THREADS * REGISTERS),
         BLOCKS = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
-        GROUP = 2048 / M, NOBODY = -1
+        GROUP = 2048 / M
     };
 
     /* An expert's rows of w; of a gated up those of gate and of up. */
@@ -54,12 +54,9 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
 
     /* ---- copies -------------------------------------------------------------------------------------------------- */
 
-    /* What a thread copies in each step: a chunk of rows of x, offsets in units of 16 bytes, and chunks of a row of w.
-     * NOBODY, NULL: rows that nobody needs, left as they are. */
-    struct copies {
-        uint32_t x[X_COPIES];
-        const unsigned char *w;
-    };
+    /* Where a thread's row of w begins, of which it copies chunks in each step; NULL: nobody needs the row, and what
+     * lies in its place is left there. */
+    struct copies { const unsigned char *w; };
     /* j: the thread's row of w in its half, or -1.  start: [R], of each row how far behind a multiple of 16 bytes it
      * begins. */
     MOEK_DEVICE void place_w(copies *c, int32_t *start, int j, const halves *w, size_t row_bytes)
@@ -69,29 +66,23 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         c->w = j < 0 ? NULL : half + (size_t)j * row_bytes;
         if (threadIdx.x % ROW_THREADS == 0) start[r] = (int32_t)((uintptr_t)c->w & 15);
     }
-    MOEK_DEVICE void place_x(copies *c, const int32_t *row, int x_row_bytes)
-    {
-        int i;
-        #pragma unroll
-        for (i = 0; i < X_COPIES; i++) {
-            const int from = row[(int)threadIdx.x / X_CHUNKS + i * X_PASS];
-            c->x[i] = from < 0 ? (uint32_t)NOBODY : (uint32_t)from * (uint32_t)(x_row_bytes / 16);
-        }
-    }
     /* Copies of step k_iter to its stage; beyond k, and beyond the end of a row: zeros.  WHOLE: there is a step behind
      * it. */
     template <int WHOLE>
-    MOEK_DEVICE void copy_x(unsigned char *stage, const copies *c, const unsigned char *x, int k, int k_iter)
+    MOEK_DEVICE void copy_x(unsigned char *stage, const int32_t *row, int x_row_bytes, const unsigned char *x, int k,
+                            int k_iter)
     {
         const int t = (int)threadIdx.x, chunk = t % X_CHUNKS, x_k = k_iter * STEP + chunk * 8;
         const int bytes = WHOLE || x_k < k ? 16 : 0;
         const unsigned char *const source = x + (bytes ? (size_t)x_k * 2 : 0);
         int i;
         #pragma unroll
-        for (i = 0; i < X_COPIES; i++)
-            if (c->x[i] != (uint32_t)NOBODY)
-                moek_cp_async16_(stage + (t / X_CHUNKS + i * X_PASS) * X_PITCH + chunk * 16,
-                                 source + (uint64_t)c->x[i] * 16, bytes);
+        for (i = 0; i < X_COPIES; i++) {
+            const int r = t / X_CHUNKS + i * X_PASS, from = row[r];
+            if (from >= 0)
+                moek_cp_async16_(stage + r * X_PITCH + chunk * 16, source + (size_t)from * (unsigned)x_row_bytes,
+                                 bytes);
+        }
     }
     template <int WHOLE>
     MOEK_DEVICE void copy_w(unsigned char *stage, const copies *c, int row_bytes, int k_iter)
@@ -404,9 +395,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         for (k_iter = 0; k_iter < STAGES - 1; k_iter++) copy_w<0>(shared + k_iter * STAGE, &copied, row_bytes, k_iter);
         prefetch(&copied, row_bytes, (STAGES - 1) * STEP_BYTES, (STAGES - 1 + AHEAD) * STEP_BYTES);
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
-        place_x(&copied, row, a->a_row_bytes);
         for (k_iter = 0; k_iter < STAGES - 1; k_iter++) {
-            copy_x<0>(shared + k_iter * STAGE, &copied, x, k, k_iter);
+            copy_x<0>(shared + k_iter * STAGE, row, a->a_row_bytes, x, k, k_iter);
             moek_cp_async_commit_();
         }
         #pragma unroll
@@ -421,12 +411,12 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             __syncthreads();
             if (k_iter + STAGES < steps) {
                 copy_w<1>(shared + in * STAGE, &copied, row_bytes, k_iter + STAGES - 1);
-                copy_x<1>(shared + in * STAGE, &copied, x, k, k_iter + STAGES - 1);
+                copy_x<1>(shared + in * STAGE, row, a->a_row_bytes, x, k, k_iter + STAGES - 1);
                 prefetch(&copied, row_bytes, (k_iter + STAGES - 1 + AHEAD) * STEP_BYTES,
                          (k_iter + STAGES + AHEAD) * STEP_BYTES);
             } else {
                 copy_w<0>(shared + in * STAGE, &copied, row_bytes, k_iter + STAGES - 1);
-                copy_x<0>(shared + in * STAGE, &copied, x, k, k_iter + STAGES - 1);
+                copy_x<0>(shared + in * STAGE, row, a->a_row_bytes, x, k, k_iter + STAGES - 1);
             }
             moek_cp_async_commit_();
             take_heads(heads, w_at, start + r0, k_iter, dtype);
