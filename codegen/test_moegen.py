@@ -702,6 +702,21 @@ def test_stable():
     check(words == [name for name in names if "up" in name and "cpu" in name], f"list up cpu: {words}")
 
 
+def test_objects():
+    """kernels.ninja: each CUDA kernel is in one object, of all those of its file by the options that the edge gives."""
+    generator = moegen.Generator(ROOT)
+    edges = re.findall(r"build build/(sm\d+/\S+): split_nvcc generated/(\S+)\n(?:  row = (.*)\n)?",
+                       generator.files()["kernels.ninja"])
+    rows = [r for r in generator.rows if r["arch"].startswith("sm")]
+    times = dict.fromkeys((r["name"] for r in rows), 0)
+    for _, file, options in edges:
+        quant, block = re.search(r"MOEK_QUANT=MOEK_(\w+)", options), re.search(r"==(\d+)\)", options)
+        for r in rows:
+            times[r["name"]] += r["file"] == file and (not block or r.get("block") == int(block.group(1))) and \
+                (not quant or r.get("quant", "").upper() in ("", quant.group(1)))
+    check(rows and set(times.values()) == {1}, f"in none or several: {[n for n, t in times.items() if t != 1][:5]}")
+
+
 def test_check():
     root = copy("check")
     status, out, err = generate(root, "--check")
@@ -1009,8 +1024,8 @@ if __name__ == "__main__":
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
         for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_expert_names, test_rules,
-                     test_serves, test_columns, test_formats, test_blocks, test_fields, test_stable, test_check,
-                     test_more_rows, test_python, test_bundle_words, test_bundle, test_new_row):
+                     test_serves, test_columns, test_formats, test_blocks, test_fields, test_stable, test_objects,
+                     test_check, test_more_rows, test_python, test_bundle_words, test_bundle, test_new_row):
             try:
                 test()
             except Exception as e:                     # a test that breaks is a failure, not the end

@@ -1,7 +1,7 @@
 #!/bin/sh
 # matrix.sh c|cuda [quick [OPTION]] -- compiles and links moek.h in every way that it promises: a line a case, and at
 # the end N passed, N failed, N skipped.  c: C and C++ compilers (quick: nothing optimized, examples only read, and of
-# the rows and of the headers alone one in five); cuda: nvcc (quick: with the kernels of one format; all but a row alone
+# the rows and of the headers alone one in five); cuda: nvcc, with the kernels of one format (quick: all but a row alone
 # with OPTION; some cases, and the examples, which examples.sh compiles, left out).  CC, CXX, NVCC as in ./moek.
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD part=${1:-c} quick=${2:-} option=${3:-}
@@ -425,8 +425,15 @@ cuda_part() {
     arch=${arch:-80} flags=
     nv="$nvcc -std=c++17 -gencode=arch=compute_$arch,code=sm_$arch -I$root/include -Xcompiler -Wall,-Wextra"
     all=$nv nv="$nv $option"
-    must "nvcc: implementation" $nv ${quick:+-DMOEK_QUANT=MOEK_BF16} -c implementation.cu -o implementation.o
+    must "nvcc: implementation" $nv -DMOEK_QUANT=MOEK_BF16 -c implementation.cu -o implementation.o
     symbols "symbol leak: implementation.cu" implementation.o
+    # All kernels in one file are read: the build makes machine code of each, and all of it again takes a quarter hour.
+    if [ -z "$quick" ]; then
+        read=-fdevice-syntax-only
+        $all $read -c caller.cu -o read.o > log 2>&1 || read=
+        must "nvcc: implementation of all formats" $all $read -c implementation.cu -o whole.o
+        symbols "symbol leak: implementation of all formats" whole.o
+    fi
     must "nvcc: implementation of moek_ep.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c ranks.cu -o ranks.o
     must "nvcc: caller of moek_ep.h" $nv -c ranks_caller.cu -o ranks_caller.o
     must "nvcc: implementation of moek_import.h" $nv -DMOEK_ARCH=0 -DMOEK_QUANT=MOEK_BF16 -c import.cu -o import.o
