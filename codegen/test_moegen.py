@@ -457,9 +457,10 @@ def test_formats():
 
     def says(fields, row_template):
         line = "formats.fp8x = { " + ", ".join(f"{k} = {v}" for k, v in fields.items() if v) + " }"
-        row = '  { op = "up", template = "%s", quant = "fp8x", hidden = 0, arch = "%s", m = 16%s },'
+        row = '  { op = "up", template = "%s", quant = "fp8x", hidden = 0, arch = "%s", m = %s },'
         arch = {"gemm_cpu": "cpu", "gemm_mma": "sm80"}.get(row_template, "sm90")
-        more = {"gemm_cpu": "", "gemm_mma": ", n = 32, s = 5, w = 4"}.get(row_template, ", n = 128, s = 11, w = 12")
+        more = {"gemm_cpu": "8", "gemm_mma": "16, n = 32, s = 5, w = 4"}
+        more = more.get(row_template, "16, n = 128, s = 11, w = 12")
         with open(path, "w") as f:                     # no other kernel, which would take most of the time
             f.write(text.replace("formats.bf16 ", line + "\nformats.bf16 ").partition("kernels = [")[0] +
                     "kernels = [\n" + row % (row_template, arch, more) + "\n]\n")
@@ -870,7 +871,7 @@ def test_bundle_words():
             ("no quant of one format",
              [r for r in some if r["arch"] == "cpu" and (r["op"] != "quant" or r["quant"] != formats[1])],
              f"{formats[1]} on cpu has GEMMs, and no row of quant for them"),
-            ("down of other tiles", [{**r, "m": 16} if r["op"] == "down" else r for r in some
+            ("down of other tiles", [{**r, "m": 4} if r["op"] == "down" else r for r in some
                                      if r["arch"] == "cpu" and r["template"] != "gemm_panel"],
              "no row of down for them (down: with m"),
             ("sm90 without sm80", some, "on sm90 has GEMMs, and no row of route, map, sort, quant, combine"),

@@ -2,8 +2,8 @@
  *
  *     out[p][j] = f(sum over k of a[row(p)][k] * w[e][j][k])         up: f is the activation of gate and up
  *
- * Bound by weight bytes while an expert holds at most 8 rows, by the FMA units above.  A task is one expert and a group
- * of columns.  It turns a stretch of 8 rows of a into f32 once, then streams each weight row by it: decode a piece to
+ * Bound by weight bytes while an expert holds at most m rows, by the FMA units above.  A task is one expert and a group
+ * of columns.  It turns a stretch of m rows of a into f32 once, then streams each weight row by it: decode a piece to
  * f32 in L1, or codes in registers (moek_dots_), multiply by every row.  An expert with more rows goes round again,
  * with its weights from L2.
  *
@@ -13,7 +13,7 @@
 #ifndef MOEK_GEMM_CPU_H
 #define MOEK_GEMM_CPU_H
 
-/* M: rows of a at once; RUN: lanes are summed after so many of k; COLUMNS: of a task. */
+/* M: rows of a at once, at most; RUN: lanes are summed after so many of k; COLUMNS: of a task. */
 enum { MOEK_CPU_M = 8, MOEK_CPU_RUN = 1024, MOEK_CPU_X = MOEK_CPU_RUN * MOEK_CPU_M, MOEK_CPU_COLUMNS = 32 };
 
 typedef void moek_dots_fn_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns, moek_dots_ a);
@@ -21,7 +21,8 @@ typedef void moek_dots_fn_(float (*lanes)[MOEK_LANES], const void *from, int pie
 typedef void moek_block_fn_(float *to, const uint8_t *block, int part);
 typedef struct moek_gemm_cpu_ {
     const moek_format *f;
-    int op, hidden, columns;                           /* hidden: baked in, or 0; columns: of a scale of w, if open   */
+    int op, hidden, columns, m;                        /* hidden: baked in, or 0; columns: of a scale of w, if open;
+                                                          m: rows of a at once                                        */
     moek_dots_fn_ *dots;                               /* sums of pieces side by side, or NULL: pieces become f32     */
     moek_block_fn_ *block;                             /* w lies in blocks; or NULL                                   */
 } moek_gemm_cpu_;
@@ -335,7 +336,7 @@ MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_more
     int s, r, i0, i, there;
     made.x = x; made.x_scale = x_scale; made.w_scale = w_scale; made.zero = zero;
     t.rows = rows;
-    t.columns = MOEK_CPU_X / rows / MOEK_CPU_RUN * MOEK_CPU_RUN;     /* few rows: long ways through the weights */
+    t.columns = MOEK_CPU_RUN * c->m / rows / MOEK_CPU_RUN * MOEK_CPU_RUN; /* few rows: long ways through the weights */
     t.offset = moek_cpu_shifted_(c) ? a->k_offset : 0;
     t.all = t.offset + k;
     w_blocks = columns ? ((size_t)t.all + (size_t)columns - 1) / (size_t)columns : 1;
@@ -348,7 +349,7 @@ MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_more
     if (moek_cpu_exact_(c)) memset(exact, 0, (size_t)sums * sizeof *exact);
     else memset(sum, 0, (size_t)sums * sizeof *sum);
     if (moek_cpu_ahead_(c) && !c->dots && !f->x_scale.columns)
-        for (i = 0; i < (int)MOEK_CPU_X / MOEK_PIECE * groups; i++) x_scale[i] = 1;
+        for (i = 0; i < c->m * MOEK_CPU_RUN / MOEK_PIECE * groups; i++) x_scale[i] = 1;
     for (t.k = 0; t.k < t.all; t.k += t.columns) {
         t.n = t.all - t.k < t.columns ? t.all - t.k : t.columns;
         for (r = 0; r < rows; r++) moek_cpu_load_(c, a, t, r, from[r], made);
@@ -430,8 +431,8 @@ MOEK_CPU_LOOP_ void moek_cpu_task_(const moek_gemm_cpu_ *c, const moek_gemm_more
     float sum[2 * MOEK_CPU_COLUMNS][MOEK_CPU_M];
     double exact[2 * MOEK_CPU_COLUMNS][MOEK_CPU_M];
     int p;
-    for (p = t.first; p < t.end; p += MOEK_CPU_M) {
-        const int rows = t.end - p < MOEK_CPU_M ? t.end - p : (int)MOEK_CPU_M;
+    for (p = t.first; p < t.end; p += c->m) {
+        const int rows = t.end - p < c->m ? t.end - p : c->m;
         moek_cpu_sums_(c, more, t.e, p, rows, t.j0, sums, sum, exact);
         moek_cpu_store_(c, more, t.e, p, rows, t.j0, sums, sum, exact);
     }
@@ -453,11 +454,11 @@ static MOEK_UNUSED moek_status moek_cpu_launch_(const void *args, moek_stream st
     moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, MOEK_CPU_COLUMNS), task, &found);
     return MOEK_OK;
 }
-/* A row of the table: MOEK_GEMM_CPU_ROW_(name, UP, INT4_A16, hidden or 0, columns of a scale of w, AVX2, dots and what
- * decodes blocks, or NULL). */
-#define MOEK_GEMM_CPU_ROW_(row, OP, quant, hidden, columns, SET, dots, block) \
+/* A row of the table: MOEK_GEMM_CPU_ROW_(name, UP, INT4_A16, hidden or 0, columns of a scale of w, m, AVX2, dots and
+ * what decodes blocks, or NULL). */
+#define MOEK_GEMM_CPU_ROW_(row, OP, quant, hidden, columns, m, SET, dots, block) \
     static const moek_gemm_cpu_ row##_facts_ = { &moek_cpu_formats_[MOEK_CPU_FORMAT_##quant], MOEK_OP_##OP, hidden, \
-                                                 columns, dots, block }; \
+                                                 columns, m, dots, block }; \
     static void row##_task_(const void *data, long long task) \
     { \
         moek_cpu_task_(&row##_facts_, (const moek_gemm_more_args *)data, task); \
