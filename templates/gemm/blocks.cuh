@@ -259,6 +259,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         #pragma unroll
         for (mi = 0; mi < MI; mi++) {
             uint32_t codes[2][GROUPS][2];              /* rows g and g + 8 */
+            if (NI > 1) __syncwarp();                  /* nothing is loaded ahead, to have registers */
             #pragma unroll
             for (h = 0; h < 2; h++)
                 take_codes(codes[h], w + (mi * 16 + h * 8 + g) * W_PITCH + row_at(MISPLACED ? starts[2 * mi + h] : 0,
