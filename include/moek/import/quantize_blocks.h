@@ -52,50 +52,55 @@ MOEK_FN int moek_plain_block_code_(float w, float by, int middle, int minimum)
     if (minimum) return (int)((double)p + 0.500000029802322387695312);
     return middle ? (int)(float)((double)w * (double)by + (double)middle + 0.5) : p < 0 ? -q : q;
 }
-MOEK_FN void moek_plain_plane_(const moek_plane *p, const unsigned char *codes, int shift, unsigned char *block)
+/* What the codes of a block are found by. */
+typedef struct moek_plain_found_ { const unsigned char *from; float low, by; int most; } moek_plain_found_;
+MOEK_FN int moek_plain_at_(const moek_plain_blocks_ *a, const moek_plain_found_ *g, int i)
+{
+    const float w = moek_plain_load_(g->from, i, a->dtype);
+    const int code = moek_plain_block_code_(a->block.sign ? w - g->low : w, g->by, a->middle, a->block.sign);
+    return code > g->most ? g->most : code;
+}
+/* The bits of the codes from `shift` on.  (Without an array of codes, which a GPU would keep in memory.) */
+MOEK_FN void moek_plain_plane_(const moek_plain_blocks_ *a, const moek_plain_found_ *g, const moek_plane *p, int shift,
+                               unsigned char *block)
 {
     const int mask = (1 << p->bits) - 1;
     int unit, run, i;
     for (unit = 0; unit < MOEK_QUANTIZED_; unit += p->unit)
         for (run = 0; run < p->unit; run += p->run) {
             unsigned char *const to = block + p->at + unit * p->bits / 8 + run / p->run * p->step;
+            const int left = p->shift + run / p->run * p->by;
             for (i = 0; i < p->run; i++)
-                to[i] = (unsigned char)(to[i] | (codes[unit + run + i] >> shift & mask)
-                                                << (p->shift + run / p->run * p->by));
+                to[i] = (unsigned char)(to[i] | (moek_plain_at_(a, g, unit + run + i) >> shift & mask) << left);
         }
 }
 MOEK_FN void moek_plain_block_(const moek_plain_blocks_ *a, size_t row, size_t number)
 {
     const moek_block *const b = &a->block;
-    const int integers = a->bits == 8, most = integers ? 127 : (1 << a->bits) - 1;
-    const unsigned char *const from = a->from + (row * a->across + number) * MOEK_QUANTIZED_ *
-                                                (a->dtype == MOEK_DTYPE_F32 ? 4 : 2);
+    const int integers = a->bits == 8;
     unsigned char *const to = a->w + row * a->pitch + number * (size_t)b->bytes;
-    unsigned char codes[MOEK_QUANTIZED_];
-    float w[MOEK_QUANTIZED_], largest, size = 0, low, high, d, by;
+    moek_plain_found_ g;
+    float largest, size = 0, low, high, d;
     int i, shift, bad = 0;
-    for (i = 0; i < MOEK_QUANTIZED_; i++) w[i] = moek_plain_load_(from, i, a->dtype);
-    largest = low = high = w[0];                       /* (-0 has its sign, too) */
+    g.from = a->from + (row * a->across + number) * MOEK_QUANTIZED_ * (a->dtype == MOEK_DTYPE_F32 ? 4 : 2);
+    g.most = integers ? 127 : (1 << a->bits) - 1;
+    largest = low = high = moek_plain_load_(g.from, 0, a->dtype);      /* (-0 has its sign, too) */
     for (i = 0; i < MOEK_QUANTIZED_; i++) {
-        const float of = w[i] < 0 ? -w[i] : w[i];
-        bad |= !moek_is_finite_(w[i]);
-        if (of > size) size = of, largest = w[i];      /* of two, the first */
-        low = w[i] < low ? w[i] : low;
-        high = w[i] > high ? w[i] : high;
+        const float w = moek_plain_load_(g.from, i, a->dtype), of = w < 0 ? -w : w;
+        bad |= !moek_is_finite_(w);
+        if (of > size) size = of, largest = w;         /* of two, the first */
+        low = w < low ? w : low;
+        high = w > high ? w : high;
     }
-    d = b->sign ? (high - low) / (float)most
-                : integers ? size / 127.0f : largest / (float)-a->middle;
+    d = b->sign ? (high - low) / (float)g.most : integers ? size / 127.0f : largest / (float)-a->middle;
     bad |= !moek_is_finite_(d);
-    by = bad ? 0.0f : moek_plain_inverse_(d);
-    for (i = 0; i < MOEK_QUANTIZED_; i++) {
-        const int code = bad ? 0 : moek_plain_block_code_(b->sign ? w[i] - low : w[i], by, a->middle, b->sign);
-        codes[i] = (unsigned char)(code > most ? most : code);
-    }
+    g.low = low;
+    g.by = bad ? 0.0f : moek_plain_inverse_(d);
     for (i = 0; i < b->bytes; i++) to[i] = 0;
     *moek_plain_f16_(&b->scale, to) = bad ? 0x7e00 : moek_to_t_(d, MOEK_DTYPE_FP16);
     if (b->sign) *moek_plain_f16_(&b->min, to) = bad ? 0x7e00 : moek_to_t_(low, MOEK_DTYPE_FP16);
-    for (i = shift = 0; i < b->planes; shift += b->plane[i++].bits)
-        moek_plain_plane_(&b->plane[i], codes, shift, to);
+    for (i = shift = 0; i < b->planes && !bad; shift += b->plane[i++].bits)
+        moek_plain_plane_(a, &g, &b->plane[i], shift, to);
 }
 static void moek_plain_blocks_host_(const void *job, size_t begin, size_t end, uint64_t *n)
 {

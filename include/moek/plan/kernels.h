@@ -236,10 +236,21 @@ static void moek_append_heights_(const moek_oracle_ *o, int op, int arch)
     for (i = 0; i < count; i++) moek_append_(o->why, "%s %d", i ? "," : "", tiles[i]->m);
 }
 
-/* How near a kernel is to what was asked for: better the same arch, then the format, then its block. */
+/* Does a GEMM read weights that lie so (moek_layout_at_)? */
+static int moek_reads_layout_(const moek_kernel *k, int layout)
+{
+    switch (layout) {
+    case MOEK_WEIGHTS_BLOCKS: return k->reads & MOEK_READS_BLOCKS;
+    case MOEK_WEIGHTS_TILED:  return k->reads & MOEK_READS_TILED_;
+    case MOEK_WEIGHTS_PANELS: return k->reads & MOEK_READS_PANELS;
+    default:                  return k->reads & MOEK_READS_CHECKPOINT;
+    }
+}
+/* How near a kernel is to what was asked for: better the same arch, then the format, its block, the order of weights. */
 static int moek_likeness_(const moek_kernel *k, const moek_config *c, int arch)
 {
-    return 4 * (k->arch == arch) + (k->quant == moek_quant_at_(c, k->op) ? 2 + (k->block == c->block) : 0);
+    const int format = k->quant == moek_quant_at_(c, k->op), reads = moek_reads_layout_(k, moek_layout_at_(c, k->op));
+    return 8 * (k->arch == arch) + (format ? 4 + 2 * (k->block == c->block) + !!reads : 0);
 }
 
 static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)
