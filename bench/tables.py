@@ -115,7 +115,7 @@ def picture_humming():
                         [(f"{q}: activations in {x_of(q)}", curves) for q, curves in of.items()], 3)
 
 
-CPU_FORMATS = ("int4_a16", "mxfp4_a16", "nvfp4_a16", "int8_a16", "int8_a8", "bf16", "fp16")
+CPU_FORMATS = ("int4_a16", "mxfp4_a16", "nvfp4_a16", "int4_s8", "mxfp4_s8", "int8_a16", "int8_a8", "bf16", "fp16")
 CPU_BARS = {"moek": "moek, weights as they come", "panels": "moek, weights in panels", "ggml": "ggml",
             "ik": "ik_llama.cpp"}
 
@@ -301,8 +301,8 @@ def cpu_headline():
                for q in quants for t in tokens]
         return f"{min(got):.2f} to {max(got):.2f}"
     reads, best = lambda cell, k: cell["reads"][k], lambda cell, k: max(cell["ggml"][k], cell["ik"][k])
-    return (f"**behind the best library**: one core of a Zen 5 reads {share(0, CPU_FORMATS[:3], (1, 4), reads)} of "
-            f"what memory gives with weights of 4 bits, {share(0, CPU_FORMATS[3:], (1, 4), reads)} with 8 and 16; "
+    return (f"**behind the best library**: one core of a Zen 5 reads {share(0, CPU_FORMATS[:5], (1, 4), reads)} of "
+            f"what memory gives with weights of 4 bits, {share(0, CPU_FORMATS[5:], (1, 4), reads)} with 8 and 16; "
             f"{share(0, CPU_FORMATS, (1, 4), best)} times as fast as the better of ggml and ik_llama.cpp up to 4 "
             f"tokens, {share(1, CPU_FORMATS, (512,), best)} times at 512")
 
@@ -310,7 +310,7 @@ def cpu_headline():
 def table_cpu_others():
     of, rows = cpu_others(), []
     for quant in CPU_FORMATS:
-        for tokens in (1, 4, 512):
+        for tokens in (t for t in (1, 4, 8, 512) if (quant, t) in of):
             cell, k = of[quant, tokens], tokens == 512
             best = max(cell["ggml"][k], cell["ik"][k])
             rows.append([f"`{quant}`", str(tokens)] +

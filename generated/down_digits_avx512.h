@@ -48,6 +48,11 @@ MOEK_DIGITS_ROW_(moek_down_int8_a16_h0_on_avx512_m4,
                  DOWN, INT8_A16, 0, avx512, AVX512, NULL)
 #endif
 
+#if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 5, moek_down_mxfp4_s8_h0_on_avx512_m4)
+MOEK_DIGITS_ROW_(moek_down_mxfp4_s8_h0_on_avx512_m4,
+                 DOWN, MXFP4_S8, 0, avx512, AVX512, NULL)
+#endif
+
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 5, moek_down_int4_a16_h0_b32_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_down_int4_a16_h0_b32_on_avx512_m4,
                  DOWN, INT4_A16, 32, avx512, AVX512, NULL)
@@ -66,6 +71,21 @@ MOEK_DIGITS_ROW_(moek_down_int4_a16_h0_b128_on_avx512_m4,
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 5, moek_down_int4_a16_h0_b0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_down_int4_a16_h0_b0_on_avx512_m4,
                  DOWN, INT4_A16, 0, avx512, AVX512, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 5, moek_down_int4_s8_h0_b32_on_avx512_m4)
+MOEK_DIGITS_ROW_(moek_down_int4_s8_h0_b32_on_avx512_m4,
+                 DOWN, INT4_S8, 32, avx512, AVX512, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 5, moek_down_int4_s8_h0_b64_on_avx512_m4)
+MOEK_DIGITS_ROW_(moek_down_int4_s8_h0_b64_on_avx512_m4,
+                 DOWN, INT4_S8, 64, avx512, AVX512, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 5, moek_down_int4_s8_h0_b128_on_avx512_m4)
+MOEK_DIGITS_ROW_(moek_down_int4_s8_h0_b128_on_avx512_m4,
+                 DOWN, INT4_S8, 128, avx512, AVX512, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 5, moek_down_q8_0_a16_h0_on_avx512_m4)

@@ -83,11 +83,6 @@ MOEK_PANEL_ROW_(moek_down_int4_a8_h0_on_avx2_m48n32,
                 DOWN, INT4_A8, 0, avx2, AVX2, NULL)
 #endif
 
-#if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 2, moek_down_int8_a8_h0_on_avx2_m48n32)
-MOEK_PANEL_ROW_(moek_down_int8_a8_h0_on_avx2_m48n32,
-                DOWN, INT8_A8, 0, avx2, AVX2, NULL)
-#endif
-
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 2, moek_down_int8_a16_h0_on_avx2_m48n32)
 MOEK_PANEL_ROW_(moek_down_int8_a16_h0_on_avx2_m48n32,
                 DOWN, INT8_A16, 0, avx2, AVX2, NULL)

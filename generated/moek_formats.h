@@ -1374,4 +1374,132 @@ struct moek_format_iq4_xs_a16_ {
         (void)m; (void)b1; (void)n;
     }
 };
+
+struct moek_format_int4_s8_b32_ {
+    typedef moek_gemm_more_args args;
+    enum {
+        W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 32,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 1
+    };
+    typedef uint2 x_codes;
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_u4b8_(to, codes, scale, zero, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_s8_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+};
+
+struct moek_format_int4_s8_b64_ {
+    typedef moek_gemm_more_args args;
+    enum {
+        W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 64, X_SCALE_COLUMNS = 32,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 1
+    };
+    typedef uint2 x_codes;
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_u4b8_(to, codes, scale, zero, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_s8_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+};
+
+struct moek_format_int4_s8_b128_ {
+    typedef moek_gemm_more_args args;
+    enum {
+        W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 16,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 128, X_SCALE_COLUMNS = 32,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1, MORE = 1,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        X_INTEGER = 1
+    };
+    typedef uint2 x_codes;
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.0f;
+    }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_u4b8_(to, codes, scale, zero, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_u4b8_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { return moek_zero_u4b8_(zero, dtype); }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_t_((uint16_t)raw, dtype); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_s8_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+};
+
+struct moek_format_mxfp4_s8_ {
+    typedef moek_gemm_args args;
+    enum {
+        W_BITS = 4, X_BITS = 8, W_SCALE_F32 = 0, W_SCALE_BITS = 8,
+        W_SCALE_ROWS = 1, W_SCALE_COLUMNS = 32, X_SCALE_COLUMNS = 32,
+        W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0, MORE = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1,
+        X_INTEGER = 1
+    };
+    typedef uint2 x_codes;
+    MOEK_DEVICE float mixed_shift_factor(int dtype)
+    {
+        (void)dtype; return 1.8446744073709552e+19f;
+    }
+    MOEK_DEVICE void w_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, uint32_t zero, int dtype)
+    {
+        moek_pairs_e2m1_(to, codes, scale, dtype);
+        (void)scale; (void)zero;
+    }
+    MOEK_DEVICE uint32_t w_factor(float s, int dtype) { return moek_scale_e2m1_(s, dtype); }
+    MOEK_DEVICE uint32_t w_zero(uint32_t zero, int dtype) { (void)zero; (void)dtype; return 0; }
+    MOEK_DEVICE float w_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_from_e8m0_((uint8_t)raw); }
+    MOEK_DEVICE void x_pairs(uint32_t to[4], const uint32_t *codes, uint32_t scale, int dtype)
+    {
+        moek_pairs_s8_(to, codes, dtype);
+        (void)scale;
+    }
+    MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
+};
 #endif

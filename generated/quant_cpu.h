@@ -465,6 +465,22 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #undef MOEK_K_
 #endif
 
+#if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 0, 0, moek_quant_int4_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_int4_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_int4_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 0, moek_quant_mxfp4_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_mxfp4_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_mxfp4_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 0, moek_quant_q8_0_a16_h0_on_cpu)
 #define MOEK_NAME_ moek_quant_q8_0_a16_h0_on_cpu
 #define MOEK_K_(x) moek_quant_q8_0_a16_h0_on_cpu_##x##_

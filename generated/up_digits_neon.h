@@ -48,6 +48,11 @@ MOEK_DIGITS_ROW_(moek_up_int8_a16_h0_on_neon_m4,
                  UP, INT8_A16, 0, neon, NEON, NULL)
 #endif
 
+#if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 12, moek_up_mxfp4_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_mxfp4_s8_h0_on_neon_m4,
+                 UP, MXFP4_S8, 0, neon, NEON, NULL)
+#endif
+
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 12, moek_up_int4_a16_h0_b32_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_int4_a16_h0_b32_on_neon_m4,
                  UP, INT4_A16, 32, neon, NEON, NULL)
@@ -66,5 +71,20 @@ MOEK_DIGITS_ROW_(moek_up_int4_a16_h0_b128_on_neon_m4,
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 12, moek_up_int4_a16_h0_b0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_int4_a16_h0_b0_on_neon_m4,
                  UP, INT4_A16, 0, neon, NEON, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 12, moek_up_int4_s8_h0_b32_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_int4_s8_h0_b32_on_neon_m4,
+                 UP, INT4_S8, 32, neon, NEON, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 12, moek_up_int4_s8_h0_b64_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_int4_s8_h0_b64_on_neon_m4,
+                 UP, INT4_S8, 64, neon, NEON, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 12, moek_up_int4_s8_h0_b128_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_int4_s8_h0_b128_on_neon_m4,
+                 UP, INT4_S8, 128, neon, NEON, NULL)
 #endif
 #endif

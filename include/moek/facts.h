@@ -45,6 +45,12 @@ const moek_format *moek_format_of_file(int file_type)
 }
 
 /* What host code asks most.  quant: a format there is, or one that has nothing of it. */
+/* Is x s8 beside other weights?  Such formats have plain C of their own on CPUs, and are for those who ask by name. */
+static MOEK_UNUSED int moek_sums_bytes_(int quant)
+{
+    const moek_format *const f = moek_format_of(quant);
+    return f->x == MOEK_ELEMENT_S8 && f->w != f->x;
+}
 static int moek_quantizes_(int quant)                  /* x and h become something else than T */
 {
     const moek_format *const f = moek_format_of(quant);

@@ -124,6 +124,7 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *   nvfp4_a8    as fp8c
  *   mxfp4_a8    as fp8b128
  *   int8_a8     s = amax/127 of the row          q = s8(x * (127/amax)), all 0 where f32 does not hold 127/amax
+ *   int4_s8, mxfp4_s8     as int8_a8, of each 32 columns
  *   nvfp4_a4    g = *static_scale; s = e4m3(1/g * (amax * (1/6))) of each 16 columns, 1/g being 0 where f32 does not
  *               hold it; q = e2m1(x * min(1/(s * g), FLT_MAX)), 0 where s is 0
  *   e8m0 scales (mxfp8): s = 2^ceil(log2(amax / 448)) of each C columns, from 2^-127 on     q = e4m3(x / s)
@@ -131,7 +132,7 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
  *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
  *   an Inf counts in fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
  *   s8 and e2m1 round to nearest even and saturate, to 127 and 6 on both sides.  They have no NaN, so it is
- *   in the scale that a NaN or Inf is seen: s = NaN (int8_a8: Inf of an Inf), and q = 0 (e2m1: 6 of the NaN or Inf
+ *   in the scale that a NaN or Inf is seen: s = NaN (s8: Inf of an Inf), and q = 0 (e2m1: 6 of the NaN or Inf
  *   itself, else 0 of x's sign).  Where all are zeros: s = 0, q = 0.
  *   ue8m0 not 0 (fp8b128, mxfp4_a8): s = 2^ceil(log2(max(s, 1e-10))), exactly.
  *   Where columns share a scale, C of them (moek/format.h; fp8b128: 128):
@@ -187,6 +188,8 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its global scale; each 16 of
  *              k are summed by themselves
  *     int8_a8  as fp8c; the sum of the integers, rounded to f32 once
+ *     int4_s8, mxfp4_s8     a_scale[row][k/32], w_scale[experts][w_rows][k/C]; each 32 of k are summed by themselves,
+ *              exactly, multiplied by both scales and then added
  *     fp8b128  a_scale[row][k/128], w_scale[experts][ceil(w_rows/128)][ceil(k/128)]; each 128 of k is summed by itself,
  *              multiplied by both scales and then added.  Where scales of gate and up are apart, there are
  *              ceil((n_offset + n)/128) rows of them for each, and row j of gate, or of up, takes number

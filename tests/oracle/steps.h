@@ -332,11 +332,13 @@ static inline void ref_quant_row(const moek_quant_args *a, const moek_format *f,
     for (j = 0; j < a->cols; j++) {
         const float value = ref_quant_x(a, source, j);
         if (columns && (j == 0 || (a->group_offset + j) % columns == 0)) {
-            const int g = (a->group_offset + j) / columns, end = columns * (g + 1) - a->group_offset;
+            const int g = (a->group_offset + j) / columns, last = columns * (g + 1) - a->group_offset;
+            const int end = last < a->cols ? last : a->cols;
+            const float amax = ref_amax_or_nan(a, f, source, j, end);
             if (format_x_second(f))
-                s = ref_scale_under(x, ref_scale_type(f->x_scale.type, a->dtype), a->static_scale[0],
-                                    ref_amax_or_nan(a, f, source, j, end < a->cols ? end : a->cols), &factor);
-            else s = ref_group_scale(a, f, source, j, end < a->cols ? end : a->cols);
+                s = ref_scale_under(x, ref_scale_type(f->x_scale.type, a->dtype), a->static_scale[0], amax, &factor);
+            else if (x->kind == REF_SIGNED) s = amax / largest, factor = ref_integer_factor(x, amax);
+            else s = ref_group_scale(a, f, source, j, end);
             ref_put_group_scale(a, f, row, g, s);
         }
         if (!ref_has_nan(x)) ref_put(x, q, (size_t)j, (float)((double)value * factor));

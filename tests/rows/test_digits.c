@@ -48,6 +48,10 @@ static void fill(const sum_case *c, const moek_format *f)
     for (i = 0; i < N * c->k; i++) ref_put_code(of_w, w, (size_t)i, (unsigned)rng_below(1 << of_w->width));
     for (i = 0; i < N * 256; i++) ref_put(type, w_scale, (size_t)i, 0.01 * (0.5 + rng_uniform()));
     for (i = 0; i < ROWS * 256; i++) x_scale[i] = 0.5f + rng_uniform();
+    for (i = 0; f->x_scale.columns && i < ROWS * (c->offset / f->x_scale.columns); i++) {      /* before all of k */
+        const int groups = (c->offset + c->k + f->x_scale.columns - 1) / f->x_scale.columns;
+        x_scale[i % ROWS * groups + i / ROWS] = NAN;
+    }
     for (i = 0; i < N * 256; i++) zero[i] = (uint8_t)rng_below(256);
 }
 /* The same of blocks.  With minimums, what they are taken from counts, and the minimum. */
@@ -94,7 +98,7 @@ static void reference(const sum_case *c, const moek_digits_ *d)
                         top = fmax(top, fabs(ref_get(of_x, x, (size_t)(r * c->k + i - d->offset))));
                 if (columns)
                     by = ref_get(type, w_scale, (size_t)(j * groups + k / columns));
-                if (x_columns) by *= x_scale[r * x_groups + k / x_columns];
+                if (x_columns && k / x_columns >= d->offset / x_columns) by *= x_scale[r * x_groups + k / x_columns];
                 else if (d->early) by *= x_scale[r];
                 for (i = k < d->offset ? d->offset : k; i < k + 16 && i < d->all; i++) {
                     const size_t at = (size_t)(i - d->offset);
@@ -345,13 +349,13 @@ static void format_with_columns(const moek_format *f, int block)
 }
 int main(void)
 {
-    const moek_format *f = moek_digits_formats_, *const end = f + sizeof moek_digits_formats_ / sizeof *f;
+    const moek_format *f = moek_cpu_formats_, *const end = f + sizeof moek_cpu_formats_ / sizeof *f;
     size_t i;
     int j;
-    for (; f < end; f++) {                             /* those that the rows serve, with x in T or e4m3 */
+    for (; f < end; f++) {                             /* those that the rows serve, but for s8 times s8 */
         const int codes = f->w == MOEK_ELEMENT_U4B8 || f->w == MOEK_ELEMENT_E2M1 || f->w == MOEK_ELEMENT_S8;
         if (!codes && !f->only_blocks) continue;
-        if (f->x_bits < 8 || f->x == MOEK_ELEMENT_S8) continue;
+        if (f->x_bits < 8 || (f->x == MOEK_ELEMENT_S8 && f->w == f->x)) continue;
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++) format_with_columns(f, f->blocks ? f->block[j] : 0);
     }
     CHECK(seen_two > 20 && failed_two == seen_two, "two digits alone were good enough in %d of %d cases",

@@ -282,6 +282,7 @@ enum { MOEK_DOTS_ZERO = 1, MOEK_DOTS_SCALED = 2, MOEK_DOTS_DENSE = 4, MOEK_DOTS_
 #define MOEK_DOTS_OF_(X) \
     X(u4b8, MOEK_ELEMENT_U4B8, 0) X(u4b8_zero, MOEK_ELEMENT_U4B8, MOEK_DOTS_ZERO) \
     X(u4b8_scaled, MOEK_ELEMENT_U4B8, MOEK_DOTS_SCALED) \
+    X(u4b8_both, MOEK_ELEMENT_U4B8, MOEK_DOTS_ZERO | MOEK_DOTS_SCALED) \
     X(e2m1, MOEK_ELEMENT_E2M1, 0) X(e2m1_scaled, MOEK_ELEMENT_E2M1, MOEK_DOTS_SCALED) \
     X(s8, MOEK_ELEMENT_S8, 0) X(s8_blocks, MOEK_ELEMENT_S8, MOEK_DOTS_BLOCKS) \
     X(s8_fine, MOEK_ELEMENT_S8, MOEK_DOTS_BLOCKS | MOEK_DOTS_FINE)
@@ -312,6 +313,11 @@ typedef struct moek_digits_ {
 MOEK_CPU_FN int moek_digits_scale_bits_(const moek_format *f)
 {
     return moek_digits_bits_(f->w_scale.type);
+}
+/* Are sums those of s8 times s8, whole rows of which are exact? */
+MOEK_CPU_FN int moek_digits_exact_(const moek_digits_ *d)
+{
+    return d->f.x == MOEK_ELEMENT_S8 && d->f.w == MOEK_ELEMENT_S8;
 }
 /* Columns k to k + n - 1 of a row of x as f32, k from the first group's begin; 0 where a has none. */
 MOEK_CPU_FN void moek_digits_x_(const moek_digits_ *d, float *to, const char *row, int k, int n)
@@ -364,7 +370,8 @@ static MOEK_UNUSED uint32_t moek_digits_run_(const moek_digits_ *d, moek_x_run_ 
         for (l = 0; l < MOEK_LANES; l++) chunk->by[l] = 1;
         for (l = 0; l < MOEK_LANES && (d->early || x_columns); l++) {
             const int column = k + l * d->each;
-            chunk->by[l] = column >= d->all ? 0
+            const int others = x_columns && (column / x_columns + 1) * x_columns <= d->offset; /* (maybe NaN) */
+            chunk->by[l] = column >= d->all || others ? 0
                 : moek_digits_scale_(a->a_scale, from * x_row + (size_t)(x_columns ? column / x_columns : 0),
                                      d->f.x_scale.type, a->dtype);
         }
@@ -493,7 +500,7 @@ static MOEK_UNUSED void moek_digits_half_(const moek_digits_ *d, int e, int j0, 
                                           const moek_x_run_ *const *x, int rows, double (*sum)[MOEK_X_RUNS])
 {
     void (*const dots)(const moek_w_run_ *, const moek_x_run_ *const *, int) =
-        d->f.x == MOEK_ELEMENT_S8 ? d->set->sums : d->set->dots;
+        moek_digits_exact_(d) ? d->set->sums : d->set->dots;
     const long long bytes = (long long)d->a->k * d->f.w_bits / 8, before = (long long)d->offset * d->f.w_bits / 8;
     const long long begin = (long long)run * MOEK_RUN * MOEK_CHUNK - before;         /* from the row's first byte on */
     uint8_t tail[MOEK_X_RUNS * MOEK_RUN * MOEK_CHUNK];
@@ -548,7 +555,7 @@ static MOEK_UNUSED void moek_digits_dots_(const moek_digits_ *d, int e, int p0, 
             for (run = run0; run < end; run++) {
                 const size_t from = moek_digits_from_(d->a, p0 + r);
                 moek_x_run_ *const to = &x[(run - run0) * rows + r];
-                if (d->f.x == MOEK_ELEMENT_S8) {
+                if (moek_digits_exact_(d)) {
                     moek_digits_s8_(d, to, from, run);
                 } else {
                     const uint32_t most = moek_digits_run_(d, to, from, run);

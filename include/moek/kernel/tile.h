@@ -273,21 +273,26 @@ static MOEK_UNUSED uint32_t moek_tile_x_of_(const moek_tiles_ *t, moek_tile_x_ *
     return top;
 }
 /* A panel, of all runs. */
-MOEK_CPU_FN moek_tile_w_ moek_tile_w_of_(const moek_tiles_ *t, int e, int j, int of, uint8_t zeros[8])
+MOEK_CPU_FN moek_tile_w_ moek_tile_w_at_(const moek_tiles_ *t, const moek_panel_at_ *at)
 {
     const moek_digits_ *const d = &t->p.d;
     const moek_scale_shape *const ws = &d->f.w_scale;
-    const moek_panel_at_ at = moek_panel_at_of_(&t->p, e, j, of);
     const int group = ws->columns ? ws->columns : 1 << 30;       /* of a scale */
     moek_tile_w_ w;
-    int r;
     memset(&w, 0, sizeof w);
-    w.codes = at.w; w.scale = at.scale; w.zero = at.zero;
-    w.element = d->f.w; w.scale_type = at.scale ? ws->type : MOEK_SCALE_TYPE_NONE; w.dtype = d->a->dtype;
+    w.codes = at->w; w.scale = at->scale; w.zero = at->zero;
+    w.element = d->f.w; w.scale_type = at->scale ? ws->type : MOEK_SCALE_TYPE_NONE; w.dtype = d->a->dtype;
     w.scale_bytes = moek_digits_scale_bits_(&d->f) / 8;
     w.exact = t->exact;
     w.log = 4;
     while (group > 1 << w.log) w.log++;
+    return w;
+}
+MOEK_CPU_FN moek_tile_w_ moek_tile_w_of_(const moek_tiles_ *t, int e, int j, int of, uint8_t zeros[8])
+{
+    const moek_panel_at_ at = moek_panel_at_of_(&t->p, e, j, of);
+    moek_tile_w_ w = moek_tile_w_at_(t, &at);
+    int r;
     if (!at.zero_step) return w;
     for (r = 0; r < 8; r++) {                          /* of whole rows: as they come */
         const uint8_t *const zero = at.zero + (size_t)r * at.zero_step;

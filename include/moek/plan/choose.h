@@ -105,6 +105,7 @@ moek_status moek_choose_format_(moek_config *config, char *text, size_t size, si
         moek_status status;
         if (!moek_same_weights(f->number, config->quant)) continue;
         if (moek_two_formats_(config) && f->number != config->quant) continue;        /* of two formats: as asked */
+        if (moek_sums_bytes_(f->number) && f->number != config->quant) continue;      /* by name alone */
         status = moek_try_format_(config, f, &plan, &rank);
         if (f->number == config->quant) first = status;
         if (status != MOEK_OK) moek_append_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);
