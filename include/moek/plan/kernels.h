@@ -246,7 +246,7 @@ static int moek_reads_layout_(const moek_kernel *k, int layout)
     default:                  return k->reads & MOEK_READS_CHECKPOINT;
     }
 }
-/* How near a kernel is to what was asked for: better the same arch, then the format, its block, the order of weights. */
+/* How near a kernel is to what was asked for: the arch first, then the format, its block, the order of weights. */
 static int moek_likeness_(const moek_kernel *k, const moek_config *c, int arch)
 {
     const int format = k->quant == moek_quant_at_(c, k->op), reads = moek_reads_layout_(k, moek_layout_at_(c, k->op));
