@@ -1,15 +1,20 @@
 /* emu_fibres.h -- a part of emu.h, which includes it once: fibres. */
 /* Of the device: SMs, which have a block each at once, and kilobytes of shared memory a block, without which it is what
- * sm_80 or sm_90 has. */
-#ifndef EMU_SMS
-#define EMU_SMS 4
+ * sm_80 or sm_90 has.  A program that is compiled with -DEMU_SMS=3 -DEMU_KB=99 says so for the kernels that are linked
+ * to it, too. */
+EMU_STATE int emu_sms, emu_kb;                           /* 0: not said */
+#ifdef EMU_SMS
+static const int emu_sms_said __attribute__((unused)) = emu_sms = EMU_SMS;
 #endif
-#ifndef EMU_KB
-#define EMU_KB 0
+#ifdef EMU_KB
+static const int emu_kb_said __attribute__((unused)) = emu_kb = EMU_KB;
+#else
+#define EMU_KB emu_kb
 #endif
+#define EMU_RESIDENT (emu_sms ? emu_sms : 4)
+#define EMU_SHARED ((emu_kb ? emu_kb : 227) * 1024)
 /* (Stacks a power of two apart would all lie in the same sets of the caches.) */
-enum { EMU_THREADS = 1024, EMU_RESIDENT = EMU_SMS, EMU_STACK = 128 * 1024 + 17 * 64,
-       EMU_SHARED = (EMU_KB ? EMU_KB : 227) * 1024, EMU_BEHIND = 4096, EMU_POISON = 0x7f };
+enum { EMU_THREADS = 1024, EMU_SMS_MOST = 48, EMU_STACK = 128 * 1024 + 17 * 64, EMU_BEHIND = 4096, EMU_POISON = 0x7f };
 /* Those behind EMU_AT_BLOCK: emu_sm90.h. */
 enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_POLLS, EMU_AT_WARP, EMU_AT_BLOCK, EMU_AT_BAR, EMU_AT_MBARRIER,
                  EMU_AT_CLUSTER };
@@ -59,7 +64,7 @@ struct emu_resident {
     int alive, at_block, yielded;
     emu_meeting meetings[EMU_THREADS / 32];
 };
-EMU_STATE emu_resident emu_residents[EMU_RESIDENT];
+EMU_STATE emu_resident emu_residents[EMU_SMS_MOST];
 EMU_STATE int emu_here, emu_here_count;                  /* the block that runs; blocks that are there */
 EMU_STATE emu_fibre *emu_fibres;                         /* of the block that runs */
 EMU_STATE int emu_now, emu_count;                        /* the thread that runs; threads of the block */
@@ -149,11 +154,11 @@ EMU_FN void *emu_first_frame(char *top, void (*entry)())
 #else                                                 /* any other: slower, for swapcontext asks the kernel */
 #define EMU_IS_UCONTEXT 1
 #include <ucontext.h>
-EMU_STATE ucontext_t emu_contexts[EMU_RESIDENT * EMU_THREADS + 1];
+EMU_STATE ucontext_t emu_contexts[EMU_SMS_MOST * EMU_THREADS + 1];
 EMU_STATE int emu_contexts_made;
 EMU_FN void emu_switch(void **mine, void *theirs)
 {
-    if (!*mine) *mine = &emu_contexts[EMU_RESIDENT * EMU_THREADS];
+    if (!*mine) *mine = &emu_contexts[EMU_SMS_MOST * EMU_THREADS];
     swapcontext((ucontext_t *)*mine, (ucontext_t *)theirs);
 }
 EMU_FN void *emu_first_frame(char *top, void (*entry)())
@@ -342,6 +347,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
     emu_kernel = kernel, emu_count = 0, emu_now = 0, emu_here = 0, emu_here_count = 0;
     if (threads.x * threads.y * threads.z - 1 >= EMU_THREADS) emu_die("launched with 0 or more than 1024 threads");
     if (!blocks || grid.y > 65535 || grid.z > 65535) emu_die("launched with a grid of 0 blocks, or y or z above 65535");
+    if (EMU_RESIDENT > EMU_SMS_MOST) emu_die("emulated with too many SMs");
     if (shared > EMU_SHARED) emu_die("launched with more shared memory than a block may have");
     if (blocks % (unsigned)cluster || cluster > EMU_RESIDENT) emu_die("launched with a part of a cluster");
     emu_body = emu_call<Body>, emu_context = &body;
