@@ -94,8 +94,8 @@ MOEK_CPU_FN void moek_piece_e2m1_(float *to, const void *from)
     }
 }
 /* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_unpack_codes_). */
-MOEK_CPU_LOOP_ void moek_dots_e2m1_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
-                                      moek_dots_ a)
+MOEK_CPU_LOOP_ void moek_dots_e2m1_into_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
+                                           moek_dots_ a)
 {
 #if MOEK_VECTORS_
     static const uint16_t values[32] = {
@@ -114,6 +114,12 @@ MOEK_CPU_LOOP_ void moek_dots_e2m1_(float (*lanes)[MOEK_LANES], const void *code
         moek_dot_piece_(lanes, piece, n, columns, a);
     }
 #endif
+}
+/* The same, to point to. */
+static MOEK_UNUSED void moek_dots_e2m1_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
+                                          moek_dots_ a)
+{
+    moek_dots_e2m1_into_(lanes, codes, pieces, columns, a);
 }
 
 /* n numbers, which is even, to e2m1. */
@@ -155,8 +161,8 @@ MOEK_CPU_FN void moek_piece_u4b8_(float *to, const void *from)
     }
 }
 /* The sums of pieces of codes (moek_dots_).  Values in bf16, twice (moek_unpack_codes_). */
-MOEK_CPU_LOOP_ void moek_dots_u4b8_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
-                                      moek_dots_ a)
+MOEK_CPU_LOOP_ void moek_dots_u4b8_into_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
+                                           moek_dots_ a)
 {
 #if MOEK_VECTORS_
     static const uint16_t values[32] = {
@@ -176,7 +182,16 @@ MOEK_CPU_LOOP_ void moek_dots_u4b8_(float (*lanes)[MOEK_LANES], const void *code
     }
 #endif
 }
+/* The same, to point to. */
+static MOEK_UNUSED void moek_dots_u4b8_(float (*lanes)[MOEK_LANES], const void *codes, int pieces, int columns,
+                                          moek_dots_ a)
+{
+    moek_dots_u4b8_into_(lanes, codes, pieces, columns, a);
+}
 
+
+/* X(name) of each element that has sums of pieces of codes: moek_dots_NAME_into_ becomes a part of its caller. */
+#define MOEK_EACH_DOTS_(X) X(e2m1) X(u4b8)
 
 /* X(NAME, name, a decoded piece is 1 / unit of the values, integers) of each element that has pieces. */
 #define MOEK_EACH_PIECE_(X) \

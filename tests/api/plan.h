@@ -619,10 +619,10 @@ static void test_demanded(void)
         moek_config c = good();
         moek_plan p;
         if (k->arch >= 80 || k->op == MOEK_OP_REPACK || k->launch(NULL, NULL) != MOEK_OK) continue;
+        c.block = k->block;
         if (k->quant) of_quant(&c, k->quant);
         if (k->reads == MOEK_READS_PANELS) c.weight_layout = MOEK_WEIGHTS_PANELS;
         if (k->hidden) c.hidden = k->hidden;
-        c.block = k->block;
         c.kernel = k->name;
         CHECK(moek_plan_init(&p, &c) == MOEK_OK && in_plan(&p, k), "%s: %s", k->name, p.why);
         c.backend = 0;
@@ -631,7 +631,7 @@ static void test_demanded(void)
         wrong_quant = k->quant == FORMAT_ROW ? FORMAT_TENSOR : FORMAT_ROW;
         wrong_hidden = k->hidden ? k->hidden + 1 : k->granule > 1 ? k->granule + 1 : 0;
         if (wrong_hidden && moek_format_of(k->quant)->granule > 1)
-            REFUSED(c.quant = k->quant; c.hidden = wrong_hidden, E_ARGUMENT,
+            REFUSED(of_quant(&c, k->quant); c.hidden = wrong_hidden, E_ARGUMENT,
                     moek_format_of(k->quant)->only_blocks ? "it must be a multiple of" : "they must be multiples of");
         else if (wrong_hidden)
             REFUSED(c.quant = k->quant; c.kernel = k->name; c.hidden = wrong_hidden, E_NO_KERNEL, k->name);

@@ -50,7 +50,10 @@ static moek_config good(void)
 static void of_quant(moek_config *c, int quant)
 {
     const moek_format *const f = moek_format_of(quant);
+    int i = 0;
     c->quant = quant;
+    while (i < f->blocks && f->block[i] != c->block) i++;
+    if (f->blocks && i == f->blocks) c->block = f->block[0];
     c->hidden = format_round_up(f, c->hidden);
     c->inter = format_round_up(f, c->inter);
 }

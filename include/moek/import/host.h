@@ -75,7 +75,7 @@ static void moek_pieces_(moek_stream stream, moek_piece_fn_ *piece, const void *
 
 /* ---- codes: many words at a time --------------------------------------------------------------------------------- */
 
-static const uint64_t moek_nibbles_ = 0x1111111111111111u, moek_bytes_ = 0x0101010101010101u;
+static const uint64_t moek_nibbles_ = 0x1111111111111111u, moek_byte_ones_ = 0x0101010101010101u;
 enum { MOEK_TURNS_ = 15 };                             /* so often may 1 be added to 4 bits */
 
 /* A 1 in each slot of w that is not 0. */
@@ -84,13 +84,13 @@ static uint64_t moek_slots_other_(uint64_t w, int bits)
     if (bits == 8) w |= w >> 4;
     w |= w >> 2;
     w |= w >> 1;
-    return w & (bits == 8 ? moek_bytes_ : moek_nibbles_);
+    return w & (bits == 8 ? moek_byte_ones_ : moek_nibbles_);
 }
 /* What is in all slots of 4 bits. */
 static uint32_t moek_slots_sum_(uint64_t n)
 {
     n = (n & 0x0f0f0f0f0f0f0f0fu) + (n >> 4 & 0x0f0f0f0f0f0f0f0fu);
-    return (uint32_t)(n * moek_bytes_ >> 56);
+    return (uint32_t)(n * moek_byte_ones_ >> 56);
 }
 /* Copies whole blocks of 4 * MOEK_TURNS_ words of 8 bytes, each xor flip; returns how many slots are not `watch`. */
 static uint64_t moek_copy_blocks_(unsigned char *to, const unsigned char *from, size_t blocks, uint64_t flip,
@@ -140,7 +140,7 @@ static void moek_recode_span_(const moek_recode_ *a, unsigned char *to, const un
                               moek_recoded_ *seen)
 {
     const int bits = a->to.bits;
-    const uint64_t ones = bits == 4 ? moek_nibbles_ : moek_bytes_;
+    const uint64_t ones = bits == 4 ? moek_nibbles_ : moek_byte_ones_;
     uint64_t others;
     if (!a->flip && a->counter < 0) {
         if (to != from) memcpy(to, from, bytes);
@@ -344,7 +344,7 @@ static void moek_recode_gguf_(const moek_recode_ *a, size_t row, size_t count, m
 /* Bits of each byte that is not one of -8 .. 7. */
 static uint64_t moek_outside_(uint64_t x)
 {
-    x = ((x & 0x7f7f7f7f7f7f7f7fu) + 8 * moek_bytes_) ^ (x & 0x8080808080808080u);        /* + 8, without carries */
+    x = ((x & 0x7f7f7f7f7f7f7f7fu) + 8 * moek_byte_ones_) ^ (x & 0x8080808080808080u);        /* + 8, without carries */
     return x & 0xf0f0f0f0f0f0f0f0u;
 }
 enum { MOEK_BYTES_ = 240 };                            /* words at a time */

@@ -245,7 +245,7 @@ static MOEK_UNUSED void moek_bytes_task_(const void *data, long long task)
 {
     const moek_bytes_ *const t = (const moek_bytes_ *)data;
     const moek_gemm_task_ g = moek_gemm_task_of_(t->t.p.d.a, t->t.p.d.columns, task);
-    float sum[MOEK_BYTES_ROWS * MOEK_STRIP];
+    float sum[(int)MOEK_BYTES_ROWS * (int)MOEK_STRIP];
     int row;
     for (row = g.first; row < g.end; row += MOEK_BYTES_ROWS) {
         const int rows = g.end - row < MOEK_BYTES_ROWS ? g.end - row : (int)MOEK_BYTES_ROWS;

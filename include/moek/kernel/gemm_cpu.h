@@ -251,6 +251,17 @@ MOEK_CPU_LOOP_ void moek_cpu_load_(const moek_gemm_cpu_ *c, const moek_gemm_args
     /* Here, and not with the scales: by it a scale may be too large for a float where no result is. */
     if (by != 1) for (i = 0; i < (t.n + MOEK_PIECE - 1) / MOEK_PIECE * MOEK_PIECE; i++) x[i] *= (float)by;
 }
+/* Of sums of codes in plain C each kernel has its own, with its constants.  (By name: a function that a pointer leads
+ * to is not always found to be one to put there, as with -Og.) */
+MOEK_CPU_LOOP_ void moek_cpu_dots_(moek_dots_fn_ *of, float (*lanes)[MOEK_LANES], const void *from, int pieces,
+                                   int columns, moek_dots_ a)
+{
+#define MOEK_CPU_DOTS_OF_(name) \
+    if (of == moek_dots_##name##_) { moek_dots_##name##_into_(lanes, from, pieces, columns, a); return; }
+    MOEK_EACH_DOTS_(MOEK_CPU_DOTS_OF_)
+#undef MOEK_CPU_DOTS_OF_
+    of(lanes, from, pieces, columns, a);
+}
 /* lanes += columns i0 to end - 1 of the stretch, by moek_dots_ with the rows of `dots`. */
 MOEK_CPU_LOOP_ void moek_cpu_codes_(const moek_gemm_cpu_ *c, moek_cpu_stretch_ t, moek_cpu_made_ made, moek_dots_ *dots,
                                     const void *w, int zeros, int i0, int end, float (*lanes)[MOEK_LANES])
@@ -268,7 +279,7 @@ MOEK_CPU_LOOP_ void moek_cpu_codes_(const moek_gemm_cpu_ *c, moek_cpu_stretch_ t
         if (c->f->zero) dots->zero = zeros ? made.zero + i / MOEK_PIECE * groups : NULL;
         dots->x = made.x + i;
         n = whole ? whole : 1;
-        c->dots(lanes, from, n, columns ? columns : MOEK_PIECE, *dots);
+        moek_cpu_dots_(c->dots, lanes, from, n, columns ? columns : MOEK_PIECE, *dots);
     }
 }
 /* The scale of piece i of the stretch, for the row of x that lies in row `from` of a. */

@@ -246,7 +246,8 @@ static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
         if (!f[j]->blocks || moek_has_block_(f[j], c->block)) continue;
         moek_append_(why, "config.block is %d; of %s it is one of", c->block, f[j]->name);
         for (i = 0; i < f[j]->blocks; i++) moek_append_(why, " %d", f[j]->block[i]);
-        MOEK_FAIL_(why, MOEK_E_ARGUMENT, ", the columns of a scale (0: a whole row)");
+        MOEK_FAIL_(why, MOEK_E_ARGUMENT, ", the columns of a scale%s",
+                   moek_has_block_(f[j], 0) ? " (0: a whole row)" : "");
     }
     return MOEK_OK;
 }
