@@ -249,8 +249,8 @@ static void test_texts(void)
     CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s", p.why);
     check_text(describe, &p, "describe");
     moek_describe(&p, text, sizeof text);
-    CHECK(has_text(text, p.chosen.route->name) && has_text(text, p.chosen.up[0]->name) &&
-          has_text(text, p.chosen.down[0]->name) &&
+    CHECK(has_text(text, p.chosen.route->name) && has_text(text, p.chosen.up[moek_plan_tile(&p, 1)]->name) &&
+          has_text(text, p.chosen.down[moek_plan_tile(&p, 1)]->name) &&
           has_text(text, p.chosen.combine->name) && has_text(text, "hidden 64"), "%s", text);
     moek_explain(&c, text, sizeof text);
     CHECK(has_text(text, "CPU: taken") && has_text(text, "SM90: not demanded"), "%s", text);
