@@ -348,7 +348,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
     if (threads.x * threads.y * threads.z - 1 >= EMU_THREADS) emu_die("launched with 0 or more than 1024 threads");
     if (!blocks || grid.y > 65535 || grid.z > 65535) emu_die("launched with a grid of 0 blocks, or y or z above 65535");
     if (EMU_RESIDENT > EMU_SMS_MOST) emu_die("emulated with too many SMs");
-    if (shared > EMU_SHARED) emu_die("launched with more shared memory than a block may have");
+    if (shared > (size_t)EMU_SHARED) emu_die("launched with more shared memory than a block may have");
     if (blocks % (unsigned)cluster || cluster > EMU_RESIDENT) emu_die("launched with a part of a cluster");
     emu_body = emu_call<Body>, emu_context = &body;
     blockDim = threads, gridDim = grid;

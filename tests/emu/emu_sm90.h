@@ -222,7 +222,7 @@ EMU_FN CUresult emu_encode_tiled(CUtensorMap *to, CUtensorMapDataType type, cuui
         m.stride[i] = i ? stride[i - 1] : m.element;
         bytes *= box[i];
     }
-    if (bytes > EMU_SHARED) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes > (uint64_t)EMU_SHARED) return CUDA_ERROR_INVALID_VALUE;
     memcpy(to, &m, sizeof m);
     return CUDA_SUCCESS;
 }
