@@ -341,7 +341,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
                                              int cluster = 1, int ordered = 0)
 {
     const uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
-    const int resident = blocks <= EMU_RESIDENT ? (int)blocks : cluster;
+    const int resident = blocks <= (uint64_t)EMU_RESIDENT ? (int)blocks : cluster;
     uint64_t i;
     int k;
     emu_kernel = kernel, emu_count = 0, emu_now = 0, emu_here = 0, emu_here_count = 0;

@@ -273,7 +273,7 @@ EMU_FN void emu_tma(void *to, const CUtensorMap *map, uint64_t *bar, int rank, i
     uint32_t block;
     memcpy(&m, map, sizeof m);
     if (m.rank != rank) emu_die("TMA: a map of other dimensions");
-    if (there % 128 || there + emu_box_bytes(&m) > EMU_SHARED) emu_die("TMA: to where it may not go");
+    if (there % 128 || there + emu_box_bytes(&m) > (size_t)EMU_SHARED) emu_die("TMA: to where it may not go");
     for (block = both ? 0 : emu_rank(); block < 2 && (both || block == emu_rank()); block++) {
         char *const mine = both ? emu_in_cluster(0, block) : emu_shared;
         memset(mine + there, EMU_POISON, emu_box_bytes(&m));
@@ -310,7 +310,7 @@ EMU_FN void moek_bulk_(void *to, const void *from, int bytes, uint64_t *bar, uin
     const uint32_t counter = moek_shared_address_(bar);
     if (((uintptr_t)from | moek_shared_address_(to) | (uint32_t)bytes) % 16 || bytes < 16)
         emu_die("bulk copy: not aligned");
-    if (moek_shared_address_(to) + (uint32_t)bytes > EMU_SHARED) emu_die("bulk copy: to where it may not go");
+    if (moek_shared_address_(to) + (uint32_t)bytes > (uint32_t)EMU_SHARED) emu_die("bulk copy: to where it may not go");
     memset(there, EMU_POISON, (size_t)bytes);
     emu_add_later([=] {
         memcpy(there, from, (size_t)bytes);
@@ -405,7 +405,7 @@ EMU_FN void emu_wgmma_load(float *to, int pitch, uint64_t operand, int first, in
         const uint32_t at = emu_swizzled(from + (uint32_t)(row / 8 * 1024 + row % 8 * 128));
         const uint32_t next = emu_swizzled(from + (uint32_t)(row / 8 * 1024 + row % 8 * 128 + 16));
         unsigned char bytes[32];
-        if (at + 16 > EMU_SHARED || next + 16 > EMU_SHARED) emu_die("wgmma: an operand outside of shared memory");
+        if ((at > next ? at : next) + 16 > (uint32_t)EMU_SHARED) emu_die("wgmma: an operand outside of shared memory");
         memcpy(bytes, emu_shared + at, 16);
         memcpy(bytes + 16, emu_shared + next, 16);
         emu_wgmma_decode(to + r, pitch, bytes, word);
