@@ -264,6 +264,41 @@ def table_weight_only():
                  [[f"`{q}`"] + list(cells.values()) for q, cells in of.items()])
 
 
+def table_mma_tiled():
+    """Weights as they come and tiled, both by mma.sync, the fastest tile of each."""
+    of = {}
+    for r in rows_of("h200-fragments-mma.tsv"):
+        cell = of.setdefault((r["shape"], r["quant"]), {}).setdefault(r["tokens"], {})
+        cell[r["template"]] = min(cell.get(r["template"], math.inf), float(r["us"]))
+    tokens = max((list(cells) for cells in of.values()), key=len)
+
+    def text(us):
+        old, new = us["gemm_mixed"], us["gemm_fragments_mma"]
+        return f"{microseconds(old)}, {microseconds(new)} ({old / new:.2f})"
+    return table(["shape", "format"] + [f"M {m}" for m in tokens],
+                 [[shape, f"`{q}`"] + [text(cells[m]) if m in cells else "" for m in tokens]
+                  for (shape, q), cells in of.items()])
+
+
+def table_mma_launch():
+    """A layer of few tokens step by step and in one launch, the fastest row for each shared memory."""
+    of, kinds = {}, (("step by step", "163"), ("one launch", "99"), ("one launch", "163"), ("one launch", "227"))
+    for r in rows_of("h200-one-launch.tsv"):
+        cell = of.setdefault((r["shape"], r["quant"], r["tokens"]), {})
+        cell[r["how"], r["kb"]] = min(cell.get((r["how"], r["kb"]), math.inf), float(r["us"]))
+    return table(["shape", "format", "M", "step by step", "99 KB", "163 KB", "227 KB (Hopper's)"],
+                 [[shape, f"`{q}`", m] + [microseconds(us[k]) if k in us else "-" for k in kinds]
+                  for (shape, q, m), us in sorted(of.items(), key=lambda r: (r[0][1], r[0][0], int(r[0][2])))])
+
+
+def table_gguf_blocks():
+    of = {}
+    for r in rows_of("h200-gguf-blocks.tsv"):
+        of.setdefault(r["quant"], {})[r["tokens"]] = microseconds(float(r["us"]))
+    return table(["format"] + [f"M {m}" for m in next(iter(of.values()))],
+                 [[f"`{q}`"] + list(us.values()) for q, us in of.items()])
+
+
 def clients():
     """[((model, sequences x tokens), {implementation: row}, best block_us of batched_mm and grouped_mm)]."""
     of = {}
@@ -363,7 +398,8 @@ def table_first():
          f"**slow for many tokens**: 8-bit {times(bytes8)} as long as tiled from 512 tokens on"],
         ["Ampere's kernels (`mma.sync`)",
          f"timed on an H200 only: {times(few)} as long as Hopper's up to 128 tokens, {times(many)} from 512 on; "
-         "`nvfp4_a4` was not timed on a GPU"],
+         "4-bit weights in tiles 1.1 to 1.9 times as fast as those as they come ([below]"
+         "(#tiled-weights-one-launch-and-gguf-blocks-by-mmasync)); `nvfp4_a4` was not timed on a GPU"],
         ["CPUs", cpu_headline()],
         ["other pages", "[exchange between GPUs](expert-parallelism.md); [Hugging Face transformers]"
          f"(../clients/transformers/README.md#timings): {times(gains)} as fast as their best experts"]])
