@@ -177,7 +177,7 @@ static inline void ep_fields_test(int i, const ep_fields_place *place)
                            moek_status_name(rank[r].status), why);
             else CHECK(rank[r].status == MOEK_OK, "%s, as on all ranks: %s", f->name, why);
         }
-        for (r = 0; r < 2 * EP_FIELDS_RANKS + 1; r++) mem_free(place->gpu, window[r]);
+        for (r = 0; r < 2 * EP_FIELDS_RANKS + 1; r++) mem_free(mem_where(place->gpu), window[r]);
     }
 }
 #endif
