@@ -17,6 +17,16 @@ static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_byt
 static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
 /* Are tiled weights of this format fragments (moek/ops.h: repack)?  And are its scales repacked, too? */
 enum { MOEK_READS_TILED_ = MOEK_READS_LINES | MOEK_READS_FRAGMENTS };
+/* Are weights that lie so (moek_layout_at_) among what is read (moek_kernel.reads)? */
+static int moek_reads_(int reads, int layout)
+{
+    switch (layout) {
+    case MOEK_WEIGHTS_BLOCKS: return (reads & MOEK_READS_BLOCKS) != 0;
+    case MOEK_WEIGHTS_TILED:  return (reads & MOEK_READS_TILED_) != 0;
+    case MOEK_WEIGHTS_PANELS: return (reads & MOEK_READS_PANELS) != 0;
+    default:                  return (reads & MOEK_READS_CHECKPOINT) != 0;
+    }
+}
 static int moek_in_fragments_(int quant) { return moek_format_of(quant)->tiled == MOEK_READS_FRAGMENTS; }
 static int moek_scales_tiled_(int quant, int block)
 {

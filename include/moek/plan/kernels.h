@@ -51,7 +51,7 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
 {
     const moek_config *c = o->config;
     const int gemm = moek_is_gemm_(k->op), quant = moek_quant_at_(c, k->op), layout = moek_layout_at_(c, k->op);
-    const int blocks = layout == MOEK_WEIGHTS_BLOCKS;
+    const int blocks = layout == MOEK_WEIGHTS_BLOCKS, reads = moek_reads_(k->reads, layout);
     /* A whole layer that is demanded may be for an older machine: the plan has its own tiles beside it. */
     const int demanded = k->op == MOEK_OP_LAYER && c->kernel && !strcmp(c->kernel, k->name);
     /* Columns of its matrix alone count where rows are of whole blocks; GPUs have tiles of rows, too. */
@@ -64,21 +64,21 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
     else if (!moek_arch_is_host_(k->arch) && k->shared_bytes > o->device.shared_bytes)
         moek_append_(&t, "needs %d bytes of shared memory a block, the device has %d",
                      k->shared_bytes, o->device.shared_bytes);
-    else if (gemm && blocks && !(k->reads & MOEK_READS_BLOCKS)) moek_append_(&t, "reads no blocks of GGUF files");
+    else if (gemm && blocks && !reads) moek_append_(&t, "reads no blocks of GGUF files");
     else if (gemm && !blocks && k->reads == MOEK_READS_BLOCKS)
         moek_append_(&t, "reads only blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)");
-    else if (gemm && layout == MOEK_WEIGHTS_TILED && !(k->reads & MOEK_READS_TILED_))
+    else if (gemm && layout == MOEK_WEIGHTS_TILED && !reads)
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
     else if (MOEK_PLAIN_IS_WIDE_ && gemm && !blocks && !c->cpu && !c->kernel && k->arch &&
              moek_arch_is_host_(k->arch) && !(k->reads & MOEK_READS_PANELS) && !moek_sums_bytes_(quant))
         moek_append_(&t, "plain C is compiled for AVX-512 here, and as fast (config.cpu demands a set)");
-    else if (gemm && layout == MOEK_WEIGHTS_PANELS && !(k->reads & MOEK_READS_PANELS))
+    else if (gemm && layout == MOEK_WEIGHTS_PANELS && !reads)
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_PANELS");
     else if (k->quant && k->quant != quant) moek_append_(&t, "is for %s", moek_quant_name(k->quant));
     else if ((k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP) && moek_two_formats_(c))
         moek_append_(&t, "up is %s, down is %s; this row has one format", moek_quant_name(c->quant),
                      moek_quant_name(c->down_quant));
-    else if (gemm && !layout && !(k->reads & MOEK_READS_CHECKPOINT))
+    else if (gemm && !layout && !reads)
         moek_append_(&t, "reads only weights of MOEK_WEIGHTS_%s (moek_repack_up)",
                   k->reads & MOEK_READS_PANELS ? "PANELS" : "TILED");
     else if (k->hidden && k->hidden != c->hidden) moek_append_(&t, "is for hidden %d", k->hidden);
@@ -236,21 +236,11 @@ static void moek_append_heights_(const moek_oracle_ *o, int op, int arch)
     for (i = 0; i < count; i++) moek_append_(o->why, "%s %d", i ? "," : "", tiles[i]->m);
 }
 
-/* Does a GEMM read weights that lie so (moek_layout_at_)? */
-static int moek_reads_layout_(const moek_kernel *k, int layout)
-{
-    switch (layout) {
-    case MOEK_WEIGHTS_BLOCKS: return k->reads & MOEK_READS_BLOCKS;
-    case MOEK_WEIGHTS_TILED:  return k->reads & MOEK_READS_TILED_;
-    case MOEK_WEIGHTS_PANELS: return k->reads & MOEK_READS_PANELS;
-    default:                  return k->reads & MOEK_READS_CHECKPOINT;
-    }
-}
 /* How near a kernel is to what was asked for: the arch first, then the format, its block, the order of weights. */
 static int moek_likeness_(const moek_kernel *k, const moek_config *c, int arch)
 {
-    const int format = k->quant == moek_quant_at_(c, k->op), reads = moek_reads_layout_(k, moek_layout_at_(c, k->op));
-    return 8 * (k->arch == arch) + (format ? 4 + 2 * (k->block == c->block) + !!reads : 0);
+    const int format = k->quant == moek_quant_at_(c, k->op), reads = moek_reads_(k->reads, moek_layout_at_(c, k->op));
+    return 8 * (k->arch == arch) + (format ? 4 + 2 * (k->block == c->block) + reads : 0);
 }
 
 static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)

@@ -22,15 +22,15 @@ static moek_status moek_weights_refused_(const moek_oracle_ *o, int arch, int op
         if (moek_table_[i].op == op && moek_table_[i].quant == quant && moek_arch_below_(moek_table_[i].arch, arch, 1))
             formats = 1, reads |= moek_table_[i].reads;
     if (!formats) return moek_no_kernel_(o, op, arch);
-    if (layout == MOEK_WEIGHTS_BLOCKS && !(reads & MOEK_READS_BLOCKS))
+    if (layout == MOEK_WEIGHTS_BLOCKS && !moek_reads_(reads, layout))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_BLOCKS: its rows read no blocks of "
                    "GGUF files; leave config.weight_layout 0, and import weights (moek_import.h)");
-    if (layout == MOEK_WEIGHTS_TILED && !(reads & MOEK_READS_TILED_))
+    if (layout == MOEK_WEIGHTS_TILED && !moek_reads_(reads, layout))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_TILED: %s has no rows of %s that read "
                    "such weights; leave config.weight_layout 0, and weights as they come%s", moek_arch_name_(arch),
                    moek_quant_name(quant), !host ? "" :
                    ", or set MOEK_WEIGHTS_PANELS, the order of CPUs, and repack from these with a plan for the CPU");
-    if (layout == MOEK_WEIGHTS_PANELS && !(reads & MOEK_READS_PANELS))
+    if (layout == MOEK_WEIGHTS_PANELS && !moek_reads_(reads, layout))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_PANELS: only rows of CPUs read such "
                    "weights; leave config.weight_layout 0, and weights as they come, or set MOEK_WEIGHTS_TILED, and "
                    "repack from these with a plan for the GPU");
