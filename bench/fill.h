@@ -59,6 +59,18 @@ MOEK_UNUSED static fill_codes fill_seconds(void)
     for (i = 0; i < FILL_CODES; i++) c.code[i] = ref_encode(&ref_numbers[REF_F32], (0.75 + 0.5 * i / FILL_CODES) / 8);
     return c;
 }
+/* The static scale, always an f32, of activations of deviation 1.  Of formats with scales of columns beside it, those
+ * are e4m3 of up to 448, and codes up to 6: the largest activation, about 5, is 448 times 6 times the static scale. */
+MOEK_UNUSED static fill_codes fill_static(const moek_format *f, int dtype)
+{
+    const double size = f->x_scale.columns ? 5.0 / (6 * 448) : 1 / ref_spread(ref_element(f->x, dtype));
+    fill_codes c;
+    int i;
+    c.width = 32;
+    for (i = 0; i < FILL_CODES; i++)
+        c.code[i] = ref_encode(&ref_numbers[REF_F32], size * (0.75 + 0.5 * i / FILL_CODES));
+    return c;
+}
 /* So many in a number of bytes: elements, or pairs of those of 4 bits. */
 MOEK_FN size_t fill_count(int width, size_t bytes) { return width > 8 ? bytes / (size_t)(width / 8) : bytes; }
 MOEK_FN uint32_t fill_draw(size_t i, uint32_t seed) { return fill_hash(i, seed) % FILL_CODES; }

@@ -280,6 +280,27 @@ def table_mma_tiled():
                   for (shape, q), cells in of.items()])
 
 
+def mma_beside_humming():
+    """{(shape, quant): {tokens: (ours in 99 KB, Humming's)}}, both by kernels of sm_80."""
+    of = {}
+    for r in rows_of("h200-mma-humming.tsv"):
+        of.setdefault((r["shape"], r["quant"]), {})[r["tokens"]] = float(r["us_99"]), float(r["humming_us"])
+    return of
+
+
+def span_beside_humming(ending):
+    return span([peer / us for (_, quant), cells in mma_beside_humming().items() if quant.endswith(ending)
+                 for us, peer in cells.values()])
+
+
+def table_mma_humming():
+    of = mma_beside_humming()
+    return table(["shape", "format"] + [f"M {m}" for m in next(iter(of.values()))],
+                 [[shape, f"`{quant}`"] + [f"{microseconds(us)}, {microseconds(peer)} ({peer / us:.2f})"
+                                           for us, peer in cells.values()]
+                  for (shape, quant), cells in of.items()])
+
+
 def table_mma_launch():
     """A layer of few tokens step by step and in one launch, the fastest row for each shared memory."""
     of, kinds = {}, (("step by step", "163"), ("one launch", "99"), ("one launch", "163"), ("one launch", "227"))
@@ -398,7 +419,8 @@ def table_first():
          f"**slow for many tokens**: 8-bit {times(bytes8)} as long as tiled from 512 tokens on"],
         ["Ampere's kernels (`mma.sync`)",
          f"timed on an H200 only: {times(few)} as long as Hopper's up to 128 tokens, {times(many)} from 512 on; "
-         "4-bit weights in tiles 1.1 to 1.9 times as fast as those as they come ([below]"
+         f"beside Humming's kernels for such machines 4-bit weights in tiles {span_beside_humming('_a16')} times as "
+         f"fast, `int8_a8` {span_beside_humming('int8_a8')} times ([below]"
          "(#tiled-weights-one-launch-and-gguf-blocks-by-mmasync)); `nvfp4_a4` was not timed on a GPU"],
         ["CPUs", cpu_headline()],
         ["other pages", "[exchange between GPUs](expert-parallelism.md); [Hugging Face transformers]"

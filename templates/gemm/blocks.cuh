@@ -42,7 +42,6 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         HEAD = GROUPS * PARTS * ROWS * (1 + MINIMUM),      /* numbers of a warp */
         SHARED = RING + 4 * (M + R) + 4 * R + 4 * WARPS * HEAD,
         REGISTERS = MI * NI * 4 + NI * (8 + 8 * PARTS) + 90,           /* about */
-        AHEAD = 4,                                      /* steps that L2 gets before copies ask for them */
         BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
         BY_REGISTERS = 65536 / (THREADS * REGISTERS),
         BLOCKS = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
@@ -102,15 +101,6 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                 else moek_cp_async16_(to + i, left > i ? from + i : c->w - ((uintptr_t)c->w & 15),
                                       left < i ? 0 : left - i < 16 ? left - i : 16);
             }
-    }
-    /* Pieces of rows are short, so that memory would be read here and there: L2 gets AHEAD steps of them early.
-     * Bytes `begin` to `end` - 1 of the thread's row. */
-    MOEK_DEVICE void prefetch(const copies *c, int row_bytes, int begin, int end)
-    {
-        int i;
-        if (c->w)
-            for (i = begin + (int)threadIdx.x % ROW_THREADS * 128; i < end && i < row_bytes; i += ROW_THREADS * 128)
-                moek_prefetch_(c->w + i);
     }
     /* Where in its place of a stage a row of w lies in step k_iter, which begins `start` bytes behind a multiple of
      * 16. */
@@ -394,7 +384,6 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         i = j0 + t / ROW_THREADS % columns;            /* w first, for rows of a are known later */
         place_w(&copied, start, i >= n ? -1 : i * a->gate_up.step, &w, (size_t)row_bytes);
         for (k_iter = 0; k_iter < STAGES - 1; k_iter++) copy_w<0>(shared + k_iter * STAGE, &copied, row_bytes, k_iter);
-        prefetch(&copied, row_bytes, (STAGES - 1) * STEP_BYTES, (STAGES - 1 + AHEAD) * STEP_BYTES);
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
         for (k_iter = 0; k_iter < STAGES - 1; k_iter++) {
             copy_x<0>(shared + k_iter * STAGE, row, a->a_row_bytes, x, k, k_iter);
@@ -413,8 +402,6 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             if (k_iter + STAGES < steps) {
                 copy_w<1>(shared + in * STAGE, &copied, row_bytes, k_iter + STAGES - 1);
                 copy_x<1>(shared + in * STAGE, row, a->a_row_bytes, x, k, k_iter + STAGES - 1);
-                prefetch(&copied, row_bytes, (k_iter + STAGES - 1 + AHEAD) * STEP_BYTES,
-                         (k_iter + STAGES + AHEAD) * STEP_BYTES);
             } else {
                 copy_w<0>(shared + in * STAGE, &copied, row_bytes, k_iter + STAGES - 1);
                 copy_x<0>(shared + in * STAGE, row, a->a_row_bytes, x, k, k_iter + STAGES - 1);
