@@ -24,9 +24,9 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_more_args args)
+moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.gemm.dtype);
+    moek_fragments_<MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream)
 {
@@ -66,9 +66,9 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_more_args args)
+moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.gemm.dtype);
+    moek_fragments_<MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream)
 {
@@ -108,9 +108,9 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_more_args args)
+moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.gemm.dtype);
+    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream)
 {
@@ -150,9 +150,9 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_more_args args)
+moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.gemm.dtype);
+    moek_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream)
 {
@@ -192,9 +192,9 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_more_args args)
+moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_<MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.gemm.dtype);
+    moek_fragments_<MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream)
 {
@@ -234,9 +234,9 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_more_args args)
+moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_<MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.gemm.dtype);
+    moek_fragments_<MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
 MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream)
 {

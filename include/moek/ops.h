@@ -168,10 +168,9 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
 
 /* up and down: out[p][j] = f(sum over k of a[row(p)][k] * w[e][j][k]), accumulated in f32, rounded to T once.
  *   p runs over the rows of each expert e: standard, the sorted rows [offsets[e], offsets[e+1]); batched
- *   (rows_per_expert = R), rows e*R .. e*R + counts[e] - 1.  It reads row  a_order ? a_order[p] / a_div : p  and
- *   writes row  out_order ? out_order[p] : p.
+ *   (rows_per_expert = R), rows e*R .. e*R + counts[e] - 1.  Which row it reads, and which it writes: moek_gemm_rows.
  *   up    n = inter.  Gated: g = w rows gate_first + j*w_step, u = w rows up_first + j*w_step;
- *         out = act(g + bias, u + bias).  w_gate != NULL: g = w_gate row j, u = w row j, an expert has n rows of each.
+ *         out = act(g + bias, u + bias).  gate.codes != NULL: g = row j of gate, u = of w, n rows an expert of each.
  *         Not gated: g = w row j; out = act(g + bias).  act: moek.h.
  *   down  n = hidden; out = sum + bias.
  *   Scales multiply in f32:
@@ -195,43 +194,81 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *              ceil((n_offset + n)/128) rows of them for each, and row j of gate, or of up, takes number
  *              (n_offset + j)/128.  k_offset: the groups of k, of a_scale as of w_scale, are the ceil((k_offset + k)/
  *              128) whose number g has k from 128 g - k_offset on.                                                   */
-/* w, its bias and its scales as kernels see them, in two halves.  [0]: gate; in some kernels, whichever of gate and up
- * lies first in memory.  [1]: the other.  Not gated: both halves are all of w. */
+/* Weights of a GEMM, of up, gate or down alike, as they lie in memory.  Zero points: the groups of a row begin at a
+ * byte, and w - zero counts. */
+typedef struct moek_matrix {
+    const void *codes;              /* [experts][rows][k] format's w                                                 */
+    const void *scales;             /* of the types that the format says (moek/format.h); NULL: it has none          */
+    const void *bias;               /* [experts][rows] T, or NULL                                                    */
+    const float *global_scale;      /* formats with a global scale: [experts], of gate and up in one array
+                                       [experts][2], what comes first in memory first; else NULL                     */
+    const void *zero_points;        /* [experts][rows][groups of k], elements as w has, or NULL: there are none.
+                                       Tiled, with groups of less than k: as `repack` has them, aligned to 16 bytes   */
+    int layout;                     /* of codes.  0: as it comes.  1: as `repack` makes it, for kernels that read it so
+                                       (column reads); others ignore it.  Lines: k a multiple of 128 bytes, n of 8.
+                                       Fragments, which their kernels read only: weights of 4 bits, and of 8 with a in
+                                       T, scales of columns of rows as `repack` has scales; k and w_rows are multiples
+                                       of 64.  MOEK_WEIGHTS_PANELS: kernels of CPUs.  gate.layout is not read        */
+} moek_matrix;
+/* Which rows of a an expert has, as `sort` leaves them, and where the rows of out go. */
+typedef struct moek_gemm_rows {
+    const int32_t *order;  int div; /* row p of a is  order ? order[p] / div : p                                     */
+    const int32_t *out_order;       /* row p of out is  out_order ? out_order[p] : p                                 */
+    const int32_t *offsets, *counts;
+    const int32_t *block_expert, *block_row, *num_blocks;
+} moek_gemm_rows;
+typedef struct moek_epilogue {
+    int act;  float alpha, beta, limit;                                                          /* up only          */
+    int ue8m0;                      /* of q_scale                                                                    */
+} moek_epilogue;
+/* The matrices as a kernel walks them, in two halves.  [0]: gate; in some kernels, whichever of gate and up lies first
+ * in memory.  [1]: the other.  Not gated: both halves are all of w. */
 typedef struct moek_gate_up {
-    const void *w[2], *bias[2];     /* row 0 of expert 0 (bias: or NULL)                                             */
-    const float *scale[2];          /* fp8t, fp8c, and where each row has scales (of another type: cast): the same.
+    const void *codes[2], *bias[2]; /* row 0 of expert 0 (bias: or NULL)                                             */
+    const float *scales[2];         /* fp8t, fp8c, and where each row has scales (of another type: cast): the same.
                                        fp8b128: for row j, row (shift + j * step) / 128 of scales from here on       */
     int shift[2];
     int step;                       /* rows from j to j + 1                                                          */
     int rows, scale_rows;           /* rows from an expert to the next: of w, bias and fp8c scales; of fp8b128 scales */
     int swapped;                    /* [0] is up                                                                     */
+    const float *global_scale[2];   /* of expert 0, or NULL                                                          */
+    const void *zero_points[2];     /* row 0 of expert 0, or NULL                                                    */
+    int global_step;                /* global scales from an expert to the next                                      */
 } moek_gate_up;
+/* (The compiler loads neighbours at once, and what it makes of a kernel hangs on which those are: the order of fields
+ * is part of the machine code.) */
 typedef struct moek_gemm_args {
     int n, k, w_rows;               /* w_rows: rows of w an expert holds (up: 2 * inter if gated; down: hidden)       */
     int experts, max_blocks;        /* experts on this rank; the most row blocks there can be: standard, of all experts;
                                        batched, of one: ceil(most live rows of an expert / m)                         */
-    int rows;                       /* of a, in memory                                                               */
-    const void *a;                  /* [rows][k] format's x                                                          */
-    const void *a_scale;            /* of the types that the format says (moek/format.h), as is w_scale              */
-    const void *w;                  /* [experts][w_rows][k] format's w                                               */
-    const void *w_scale;
-    const void *bias;               /* [experts][w_rows] T, or NULL                                                  */
+    int a_rows;                     /* rows of a in memory                                                           */
+    const void *a;                  /* [a_rows][k] format's x                                                        */
+    const void *a_scale;            /* of the type that the format says                                              */
+    moek_matrix w;                  /* down; up; gate and up in one array, with gate.codes NULL                      */
+    moek_matrix gate;               /* up, gated: gate alone, and w is up alone, of the same shape: [experts][n][k].
+                                       gate_first, up_first and w_step are not read then, and the scales of fp8b128 are
+                                       apart.  sm90 rows: not tiled.  gate.codes NULL: both are in w                 */
+    int scales_separate;            /* up of fp8b128, gated, w_step 1, no gate: 1: w.scales is [experts][2][rows of
+                                       scales][ceil(k/128)], first of what lies first in w                           */
+    int n_offset;                   /* fp8b128, scales apart or not gated: see above; < 128.  sm80: a multiple of 8;
+                                       sm90: of 64, and 0 for rows that quantize h                                   */
+    int k_offset;                   /* down of fp8b128: see above; < 128.  sm80: a multiple of 16; sm90: of 64, not
+                                       tiled, and 0 for rows that quantize h                                         */
+    int gate_first, up_first, w_step;                                                            /* up, gated only   */
     void *out;                      /* written: rows of n, T                                                         */
     int dtype;                      /* T                                                                             */
-    const int32_t *a_order;  int a_div;
-    const int32_t *out_order;
-    const int32_t *offsets, *counts;
-    const int32_t *block_expert, *block_row, *num_blocks;
+    moek_gemm_rows rows;
     int rows_per_expert;            /* 0: standard                                                                   */
-    int act;  float alpha, beta, limit;                                                          /* up only          */
-    int gate_first, up_first, w_step;                                                            /* up, gated only   */
+    moek_epilogue epilogue;
+    int invariant;                  /* a row's bits must not depend on how many rows other experts have              */
+    int early;                      /* see above                                                                     */
     const int32_t *ids;             /* or NULL.  [slots] expert of each slot, as `sort` takes them; complete before the
                                        previous kernel begins, even if early.  Standard format.
                                        MOEK_TRAIT_SORTS_IDS, slots <= MOEK_SELF_SORT: with ids set, the kernel sorts
-                                         the slots itself; counts, offsets and a_order are ignored.  up reads row
-                                         slot / a_div and writes sorted rows; down reads sorted rows and writes slots.
+                                         the slots itself; counts, offsets and order are ignored.  up reads row
+                                         slot / div and writes sorted rows; down reads sorted rows and writes slots.
                                        MOEK_TRAIT_COUNTS_IDS: the kernel counts the ids itself; counts and offsets are
-                                         ignored.  a_order must be given, and may be written by the previous kernel,
+                                         ignored.  order must be given, and may be written by the previous kernel,
                                          as a may                                                                     */
     int slots;                      /* with ids                                                                      */
     float *split;                   /* scratch, MOEK_SPLITS times the kernel's `scratch` bytes, or NULL.  With it, tiles
@@ -239,48 +276,15 @@ typedef struct moek_gemm_args {
                                        then depends on counts                                                        */
     int32_t *split_flags;           /* [the kernel's `flags`], zeros before.  m = 128: the first counts the tiles that
                                        blocks, or pairs of blocks, have taken.  down, m = 128: these zeros, counts,
-                                       a_order and out_order are complete before the previous kernel begins, even if
+                                       order and out_order are complete before the previous kernel begins, even if
                                        early                                                                         */
-    int invariant;                  /* a row's bits must not depend on how many rows other experts have              */
-    int early;                      /* see above                                                                      */
     void *q;                        /* MOEK_TRAIT_QUANTIZES_OUT, gated; else NULL.  Not NULL: written, rows of n e4m3:
                                        what quant makes of out, which is not written                                 */
     float *q_scale;                 /* fp8t: [1], the static scale, read.  fp8b128: written, as MOEK_SCALE_ROW        */
-    int ue8m0;                      /* of q_scale                                                                    */
-    int tiled;                      /* w lies as `repack` makes it, for kernels that read it so (column reads); other
-                                       kernels ignore it.  Lines: k a multiple of 128 bytes, n of 8.  Fragments, which
-                                       their kernels read only: weights of 4 bits, and of 8 with a in T, w_scale of
-                                       columns of rows as `repack` has scales; k and w_rows are multiples of 64      */
     int a_row_bytes;                /* from a row of a to the next, a multiple of 16; 0: the bytes of k elements     */
-    const void *w_gate;             /* up, gated: [experts][n][k], and w has the same shape; NULL: both are in w.  Not
-                                       NULL: bias and w_scale are of up alone, gate_first, up_first and w_step are not
-                                       read, and the scales of fp8b128 are apart.  sm90 rows: not tiled              */
-    const void *gate_bias;          /* with w_gate: [experts][n] T, or NULL, as bias is                              */
-    const void *gate_scale;         /* with w_gate: of w_gate, as w_scale is of w                                    */
-    int scales_separate;            /* up of fp8b128, gated, w_step 1, w_gate NULL: 1: w_scale is [experts][2][rows of
-                                       scales][ceil(k/128)], first of what lies first in w                           */
-    int n_offset;                   /* fp8b128, scales apart or not gated: see above; < 128.  sm80: a multiple of 8;
-                                       sm90: of 64, and 0 for rows that quantize h                                   */
-    int k_offset;                   /* down of fp8b128: see above; < 128.  sm80: a multiple of 16; sm90: of 64, not
-                                       tiled, and 0 for rows that quantize h                                         */
-    moek_gate_up gate_up;             /* launchers fill it from the fields above; callers leave it                    */
-} moek_gemm_args;
-/* What rows of formats with a global scale, of w or x, or zero points take: more than a moek_gemm_args, which comes
- * first. */
-typedef struct moek_gemm_more_args {
-    moek_gemm_args gemm;
-    const float *w_global_scale;    /* global scale: [experts], gated [experts][2] of what comes first in w and of the
-                                       other; else NULL                                                              */
-    const float *gate_global_scale; /* with w_gate: [experts] of w_gate; w_global_scale is [experts] of w then       */
-    const void *w_zero;             /* zero points: [experts][w_rows][groups of k], elements as w has, each row
-                                       from a byte on; w - zero counts.  tiled, with groups of less than k: as `repack`
-                                       has them, aligned to 16 bytes.  NULL: there are none                          */
-    const void *gate_zero;          /* with w_gate: of w_gate                                                        */
     const float *a_global_scale;    /* of a, on top of a_scale: [1], where the format has that; else NULL            */
-    const float *global[2];         /* as moek_gate_up has scales, found so too.   Of expert 0, or NULL             */
-    int globals;                    /* from an expert to the next                                                    */
-    const void *zero[2];            /* row 0 of expert 0, or NULL                                                    */
-} moek_gemm_more_args;
+    moek_gate_up gate_up;           /* launchers find it in the fields above; callers leave it                       */
+} moek_gemm_args;
 enum { MOEK_SPLITS = 256, MOEK_SELF_SORT = 1024 };
 enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2^40 bytes apart: a stride of a TMA map            */
 /* Bytes of a, at most, for MOEK_TRAIT_GATHERS: by 32-bit offsets in units of 16 bytes. */
@@ -289,12 +293,13 @@ enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2^40 bytes apa
 /* mlp: up, quant of h and down of the standard format in one launch, each as its op says; not for fp8c, nor for fp8t
  *   without static scales.
  *   written  down.a: h by sorted row, as quant leaves it (bf16, fp16: h itself); fp8b128: down.a_scale
- *   read     of up: a, a_order, a_div, ids (as for m = 128), counts, max_blocks, early; of down: out, out_order, which
- *            is written when a_order is; of both: w, its scales, biases and sizes; fp8t: a_scale, the static scales
+ *   read     of up: a, rows.order, rows.div, ids (as for m = 128), rows.counts, max_blocks, early; of down: out,
+ *            rows.out_order, which is written when rows.order is; of both: w and gate, and sizes; fp8t: a_scale, the
+ *            static scales
  *   Blocks wait for each other: all of them must be resident at once, one an SM.                                    */
 typedef struct moek_mlp_args {
     const moek_gemm_args *up, *down;/* in host memory                                                                */
-    int32_t *flags;                 /* scratch: [MOEK_MLP_FLAGS + up.max_blocks], zeroed when a_order is written     */
+    int32_t *flags;                 /* scratch: [MOEK_MLP_FLAGS + up.max_blocks], zeroed when rows.order is written  */
     int ue8m0;                      /* of the scales of h                                                            */
 } moek_mlp_args;
 enum { MOEK_MLP_FLAGS = 64, MOEK_MLP_BLOCKS = 1024 };     /* up.max_blocks <= MOEK_MLP_BLOCKS, or E_ARGUMENT         */
@@ -415,8 +420,7 @@ typedef struct moek_layer_state {
  *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
  *   Strides: as combine has them.
  *   Rows of few tokens (max_tokens): tokens <= max_tokens and moek_decode_smem_of fits; y is required; x and h
- *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16; with a global scale or
- *   zero points, up and down point to the first member of a moek_gemm_more_args.
+ *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16.
  *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of
  *   down are weighted and added in f32, without rounding to T.                                                      */
 typedef struct moek_layer_args {

@@ -145,7 +145,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
             s = moek_schedule_of_(scratch, (const int *)(scratch + 16384), b->experts, M);
         } else {
             moek_grid_wait_();                         /* the schedule is what the kernel before wrote */
-            s = moek_schedule_of_(scratch, p->up.counts, b->experts, M);       /* ends with a barrier, as above */
+            s = moek_schedule_of_(scratch, p->up.rows.counts, b->experts, M);       /* ends with a barrier, as above */
         }
         if (t == 0) b->row[b->experts + 1] = s.block[b->experts];
         for (i = t; i <= b->experts; i += THREADS) {
@@ -254,19 +254,19 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
                 #pragma unroll
                 for (i = 0; i < ROWS; i++) {
                     const int r = at.row0 + min(u / 8 + 8 * i, rows - 1);
-                    from[i] = a->a_order ? a->a_order[r] : r;
+                    from[i] = a->rows.order ? a->rows.order[r] : r;
                 }
                 if constexpr (BLOCKED) {
                     #pragma unroll
                     for (i = 0; i < ROUNDS; i++) {
                         const int r = at.row0 + min(u + 64 * i, rows - 1);
-                        scale_at[i] = a->a_order ? moek_fastdiv_(a->a_order[r], p->div) : (uint32_t)r;
+                        scale_at[i] = a->rows.order ? moek_fastdiv_(a->rows.order[r], p->div) : (uint32_t)r;
                         scale_at[i] *= (uint32_t)steps;
                     }
                 }
                 #pragma unroll
                 for (i = 0; i < ROWS; i++) {
-                    if (a->a_order) from[i] = moek_fastdiv_(from[i], p->div);
+                    if (a->rows.order) from[i] = moek_fastdiv_(from[i], p->div);
                     from[i] *= (uint32_t)a->a_row_bytes / 16;
                 }
             } else {
@@ -287,9 +287,9 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
                 const int bytes = step * 128 + u % 8 * 16 < row_bytes ? 16 : 0;
                 const unsigned char *const at_k = x + (bytes ? step * 128 : 0);
                 moek_mbar_wait_(b->empty + slot, phase);
-                if (!UP && step == 0 && a->out_order)
+                if (!UP && step == 0 && a->rows.out_order)
                     for (i = u; i < rows; i += 64)
-                        moek_cp_async4_(b->order + (n - 1) % ORDERS * M + i, a->out_order + at.row0 + i);
+                        moek_cp_async4_(b->order + (n - 1) % ORDERS * M + i, a->rows.out_order + at.row0 + i);
                 #pragma unroll
                 for (i = 0; i < ROWS; i++)
                     if (u / 8 + 8 * i < rows)
@@ -387,10 +387,10 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         const int gated = a->w_rows > n, swapped = a->gate_up.swapped;
         const int j0 = at->j0 + (gated ? 64 * mine + 8 * warp : 128 * mine + 16 * warp), next = gated ? 32 : 64;
         int part, b, i;
-        if (gated && !swapped && !a->bias && a->act == MOEK_SILU && !(a->limit > 0)) {
+        if (gated && !swapped && !a->w.bias && a->epilogue.act == MOEK_SILU && !(a->epilogue.limit > 0)) {
             if constexpr (BY_TENSOR) {
                 const float s = *MOEK_F32_(a->a_scale);
-                const float scale[2] = { s * a->gate_up.scale[0][at->e], s * a->gate_up.scale[1][at->e] };
+                const float scale[2] = { s * a->gate_up.scales[0][at->e], s * a->gate_up.scales[1][at->e] };
                 #pragma unroll
                 for (i = 0; i < M; i++) sum[i / (M / 2)][i % (M / 2)] *= scale[i / 2 % 2];
             }
@@ -577,7 +577,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
                 if (n > TOLD) moek_mbar_wait_(b->told + (n - 1) % TOLD, ((n - 1) / TOLD + 1) % 2);
                 moek_mbar_arrive_warp_(b->stored + (n - 1) % TOLD);
             } else {
-                finish_down(p, sum, &at, p->down.out_order ? b->order + (n - 1) % ORDERS * M : NULL, mine, dtype);
+                finish_down(p, sum, &at, p->down.rows.out_order ? b->order + (n - 1) % ORDERS * M : NULL, mine, dtype);
             }
         }
         of->slot = slot; of->phase = phase; of->n = n;
@@ -665,7 +665,7 @@ static MOEK_UNUSED moek_status moek_launch_up_down_(
         z->steps = (g->k * K::ELEMENT + 127) / 128;
         z->over_tiles = moek_fastdiv_of_(z->tiles);
     }
-    p.div = moek_fastdiv_of_(a->up->a_div);
+    p.div = moek_fastdiv_of_(a->up->rows.div);
     status = moek_weight_map_(&p.w_up, &p.up, K::ELEMENT, 256, 1, 0);
     if (status == MOEK_OK) status = moek_weight_map_(&p.w_down, &p.down, K::ELEMENT, 256, 1, 0);
     if (status != MOEK_OK) return status;

@@ -363,18 +363,18 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
 
         /* Blocks that run together share rows of a and of w: GROUP row blocks, then the next columns. */
         const int tiles = (n + columns - 1) / columns, per = a->max_blocks;
-        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->num_blocks;
+        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->rows.num_blocks;
         const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
         const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
         if (group <= 0 || within >= group * tiles) return;
 
         const int m_block = first + within % group, j0 = within / group * columns;
-        const int e = a->rows_per_expert ? m_block / per : a->block_expert[m_block];
-        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->block_row[m_block];
-        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
+        const int e = a->rows_per_expert ? m_block / per : a->rows.block_expert[m_block];
+        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->rows.block_row[m_block];
+        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->rows.counts[e] : a->rows.offsets[e + 1];
         const size_t expert = (size_t)e * a->gate_up.rows * row_bytes;
-        const halves w = { (const unsigned char *)a->gate_up.w[0] + expert,
-                           (const unsigned char *)a->gate_up.w[1] + expert };
+        const halves w = { (const unsigned char *)a->gate_up.codes[0] + expert,
+                           (const unsigned char *)a->gate_up.codes[1] + expert };
         copies copied;
         float sum[MI][NI][4] = {{{0}}};
         int32_t starts[2 * MI];

@@ -50,7 +50,6 @@
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_ {
-    typedef typename Format::args Args;
     enum {
         UP = OP == MOEK_OP_UP,
         BYTES = Format::W_BITS == 8, E4M3 = Format::X_BITS == 8,
@@ -99,7 +98,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* ---- producers ----------------------------------------------------------------------------------------------- */
 
     /* Producer of codes, and of scales of 4 bits, one thread: weights are there before anything else is. */
-    MOEK_DEVICE void produce(const Args *args, const block *b, int zero)
+    MOEK_DEVICE void produce(const moek_gemm_args *args, const block *b, int zero)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
         const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
@@ -120,11 +119,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             else moek_next_tile_(a, &b->range, tile_index, M, b->columns, &tile);
             first = (size_t)tile.e * blocks + (unsigned)tile.j * (N / 64);
             last = min(N / 64 - 1, blocks - 1 - tile.j * (N / 64));      /* (behind it: the last again, in vain) */
-            codes = (const unsigned char *)a->w + first * codes_row + (unsigned)step * W_64;
+            codes = (const unsigned char *)a->w.codes + first * codes_row + (unsigned)step * W_64;
             if constexpr (!BYTES)
-                scales = (const unsigned char *)a->w_scale + first * scales_row + (unsigned)step * (UNITS * OF_64);
+                scales = (const unsigned char *)a->w.scales + first * scales_row + (unsigned)step * (UNITS * OF_64);
             if constexpr (ZERO)
-                zeros = (const unsigned char *)args->w_zero + first * zeros_row + (unsigned)step * (UNITS * OF_64 / 4);
+                zeros = (const unsigned char *)args->w.zero_points + first * zeros_row +
+                        (unsigned)step * (UNITS * OF_64 / 4);
             for (; step < until; step++) {
                 unsigned char *const stage = b->ring + slot * STAGE;
                 unsigned char *const smem_codes = stage + CODES, *const scales_to = stage + SCALES;
@@ -176,12 +176,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         #pragma unroll
         for (i = 0; i < (M + 95) / 96; i++) {
             const int r = row0 + (int)(u + 96 * i);
-            source[i] = r >= end ? 0 : a->a_order && (M == 128 || !a->ids) ? a->a_order[r] / a->a_div : r;
+            source[i] = r >= end ? 0 : a->rows.order && (M == 128 || !a->ids) ? a->rows.order[r] / a->rows.div : r;
         }
         moek_named_wait_(1, 96);                       /* the rows before are no longer looked at */
         if (UP && M < 128 && a->ids) {
             if (u < 32)
-                moek_slots_of_(row, b->ids, a->slots, e, row0 - b->range.s.row[e], M, a->a_div);
+                moek_slots_of_(row, b->ids, a->slots, e, row0 - b->range.s.row[e], M, a->rows.div);
             if constexpr (WHOLE)
                 for (i = u; i < M && u < 32; i += 32) row[i] *= pitch;
         } else
@@ -223,7 +223,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (BY_BLOCK && u < N / 32) {              /* half u % 2 of 64 rows of w: their scale, of the first 128 */
                 const int w_column = tile.j0 + u / 2 * (UP && a->w_rows > b->n ? 32 : 64);
                 const moek_gate_up *const h = &a->gate_up;
-                w_scale = h->scale[u % 2] + ((size_t)tile.e * h->scale_rows +
+                w_scale = h->scales[u % 2] + ((size_t)tile.e * h->scale_rows +
                           (h->shift[u % 2] + min(w_column, b->n - 1) * h->step) / 128) * (size_t)b->range.steps;
             }
             for (; step < until; step++) {
@@ -535,7 +535,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8 (gated: of gate and of up, or the other
      * way round), columns 2q and 2q + 1 of each 8 rows of a.  block: of 64 rows of w of the tile.  rows: where its rows
      * of a go, or -1.  a_scales: E4M3, not BLOCKED: of the tile's rows lane, lane + 32, ... of a. */
-    MOEK_DEVICE void finish(const Args *args, float *sum, const moek_tile_ *tile, const int *rows,
+    MOEK_DEVICE void finish(const moek_gemm_args *args, float *sum, const moek_tile_ *tile, const int *rows,
                             const float *a_scales, unsigned char *page, int n, int block, int dtype)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
@@ -562,7 +562,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_store_sums_(sum, M, gated, page + (threadIdx.x / 32 - 4) * 512, rows, a->out, n, j, dtype);
     }
     /* A warpgroup multiplies its rows of w of a tile. */
-    MOEK_DEVICE void consume(const Args *args, const block *b, int zero, int dtype)
+    MOEK_DEVICE void consume(const moek_gemm_args *args, const block *b, int zero, int dtype)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
         const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->range.steps;
@@ -592,8 +592,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 } else {
                     __syncwarp();                      /* the list before is no longer looked at */
                     for (i = t % 32; i < tile_rows; i += 32)
-                        if (a->out_order && (M == 128 || !a->ids))
-                            moek_cp_async4_(rows + i, a->out_order + tile.row0 + i);
+                        if (a->rows.out_order && (M == 128 || !a->ids))
+                            moek_cp_async4_(rows + i, a->rows.out_order + tile.row0 + i);
                         else rows[i] = tile.row0 + i;
                 }
                 for (i = tile_rows + t % 32; i < M; i += 32) rows[i] = -1;
@@ -601,7 +601,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 #pragma unroll
                 for (i = 0; E4M3 && !BLOCKED && i < (M + 31) / 32; i++) {
                     const int r = tile.row0 + 32 * i + t % 32;
-                    a_scales[i] = r >= tile.end ? 0 : MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[r] / a->a_div : r];
+                    a_scales[i] = r >= tile.end ? 0
+                                : MOEK_F32_(a->a_scale)[a->rows.order ? a->rows.order[r] / a->rows.div : r];
                 }
                 row0 = tile.row0;
             }
@@ -673,7 +674,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
 
     /* A block.  zero: there are zero points; a constant, as dtype is where a is T. */
-    MOEK_DEVICE void run(const Args *args, int zero, int dtype)
+    MOEK_DEVICE void run(const moek_gemm_args *args, int zero, int dtype)
     {
         MOEK_SHARED_1024_(shared);
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
@@ -714,7 +715,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
 #else
-    MOEK_DEVICE void run(const Args *args, int zero, int dtype) { (void)args; (void)zero; (void)dtype; }
+    MOEK_DEVICE void run(const moek_gemm_args *args, int zero, int dtype) { (void)args; (void)zero; (void)dtype; }
 #endif
 };
 
@@ -722,16 +723,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
  * same for zero points.  args NULL: makes them ready. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
 static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_stream stream, int shared,
-                                                      void (*bf16)(typename Format::args),
-                                                      void (*fp16)(typename Format::args) = NULL,
-                                                      void (*bf16_zero)(typename Format::args) = NULL,
-                                                      void (*fp16_zero)(typename Format::args) = NULL)
+                                                      void (*bf16)(moek_gemm_args),
+                                                      void (*fp16)(moek_gemm_args) = NULL,
+                                                      void (*bf16_zero)(moek_gemm_args) = NULL,
+                                                      void (*fp16_zero)(moek_gemm_args) = NULL)
 {
     typedef moek_fragments_<OP, M, N, STAGES, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    void (*const kernels[4])(typename Format::args) = { bf16, fp16, bf16_zero, fp16_zero };
+    void (*const kernels[4])(moek_gemm_args) = { bf16, fp16, bf16_zero, fp16_zero };
     const int plain = shared - STAGES * K::ZEROS;      /* bytes, without zero points */
-    typename Format::args found;
+    moek_gemm_args found;
     moek_gemm_args *const g = (moek_gemm_args *)&found;
     long long tiles;
     int i;
@@ -742,16 +743,16 @@ static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_str
         return status;
     }
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
-    if (a->experts > MOEK_SM90_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
+    if (a->experts > MOEK_SM90_EXPERTS || !a->w.layout || a->gate.codes || a->k_offset || a->k % 64 || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
-    found = *(const typename Format::args *)args;
+    found = *(const moek_gemm_args *)args;
     moek_find_gemm_<Format>(&found, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) * ((a->n + N / 2 - 1) / (N / 2));
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;                            /* (or half as many tiles) */
     if (K::TALL || tiles * ((a->k + 127) / 128) > 0x3fffffff) g->split = NULL;
     i = fp16 && a->dtype == MOEK_DTYPE_FP16;
     if constexpr (Format::ZERO)
-        if (found.w_zero)
+        if (found.w.zero_points)
             return MOEK_CHAIN_(kernels[2 + i], moek_multiprocessors_(), K::THREADS, shared, stream, a->early, found);
     return MOEK_CHAIN_(kernels[i], moek_multiprocessors_(), K::THREADS, plain, stream, a->early, found);
 }

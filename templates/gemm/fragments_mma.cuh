@@ -31,7 +31,6 @@
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_mma_ {
-    typedef typename Format::args Args;
     enum {
         UP = OP == MOEK_OP_UP, THREADS = 256,
         COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; 0: all, and then it acts in the epilogue */
@@ -90,19 +89,19 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- copies -------------------------------------------------------------------------------------------------- */
 
-    MOEK_DEVICE const unsigned char *zeros_of(const Args *args)
+    MOEK_DEVICE const unsigned char *zeros_of(const moek_gemm_args *args)
     {
-        if constexpr (ZERO) return (const unsigned char *)args->w_zero;
+        if constexpr (ZERO) return (const unsigned char *)args->w.zero_points;
         else return NULL;
     }
     /* The row of a of sorted row p. */
     MOEK_DEVICE int source_of(const moek_gemm_args *a, const block *b, int p)
     {
-        if (a->ids) return UP ? b->order[p] / a->a_div : p;
-        return a->a_order ? a->a_order[p] / a->a_div : p;
+        if (a->ids) return UP ? b->order[p] / a->rows.div : p;
+        return a->rows.order ? a->rows.order[p] / a->rows.div : p;
     }
     /* To stage `step` of tile c->tile_index, if there is such a tile. */
-    MOEK_DEVICE void seat(const Args *args, const block *b, copies *c, moek_tile_ *tile, int step)
+    MOEK_DEVICE void seat(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, int step)
     {
         enum { TWO = BY_ROW ? 1 : 2 * COLUMNS };
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
@@ -123,17 +122,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         c->last = min(N / 64 - 1, (int)blocks - 1 - tile->j * (N / 64));
         first = (size_t)tile->e * blocks + (unsigned)tile->j * (N / 64);
         c->apart = PASS * codes_row;
-        c->codes = (const unsigned char *)a->w + (first + (unsigned)t / (W_64 / 16)) * codes_row +
+        c->codes = (const unsigned char *)a->w.codes + (first + (unsigned)t / (W_64 / 16)) * codes_row +
                    (unsigned)step * W_64 + t % (W_64 / 16) * 16;
         if constexpr (BY_BLOCK) {                       /* half t % 2 of 64 rows of w: their scales */
             const moek_gate_up *const h = &a->gate_up;
             const int column = tile->j0 + t / 2 * (UP && a->w_rows > b->n ? 32 : 64);
             const size_t row = (size_t)tile->e * h->scale_rows +
                                (MOEK_HALF_(h->shift, t % 2) + min(column, b->n - 1) * h->step) / 128;
-            c->scales = (const unsigned char *)(MOEK_HALF_(h->scale, t % 2) + row * (((unsigned)b->k + 127) / 128) +
+            c->scales = (const unsigned char *)(MOEK_HALF_(h->scales, t % 2) + row * (((unsigned)b->k + 127) / 128) +
                                                 step / 2);
         } else if constexpr (!BY_ROW)
-            c->scales = (const unsigned char *)a->w_scale +
+            c->scales = (const unsigned char *)a->w.scales +
                         (first + (size_t)max(scales_t, 0) / OF_SCALES) * scales_row +
                         (unsigned)(step / (3 - UNITS)) * OF_64 + max(scales_t, 0) % OF_SCALES * 16;
         if constexpr (ZERO && !BY_ROW)
@@ -148,7 +147,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
     /* A stage is asked for, if there is one, and a group closed. */
-    MOEK_DEVICE void ask(const Args *args, const block *b, copies *c, moek_tile_ *tile, unsigned char *stage, int zero)
+    MOEK_DEVICE void ask(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, unsigned char *stage,
+                         int zero)
     {
         const int t = threadIdx.x, scales_t = t - SCALES_FROM, zeros_t = t - ZEROS_FROM;
         int i;
@@ -307,7 +307,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
     /* Scale, bias, activation, and out, of 16 rows of w.  sum: of rows g and g + 8 (gated: of gate and of up, or the
      * other way round), columns 2q and 2q + 1 of each 8 rows of a. */
-    MOEK_DEVICE void finish(const Args *args, const block *b, float *sum, const moek_tile_ *tile, int m16, int dtype)
+    MOEK_DEVICE void finish(const moek_gemm_args *args, const block *b, float *sum, const moek_tile_ *tile, int m16,
+                            int dtype)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
         const int n = b->n;
@@ -339,7 +340,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* A stage: 64 of k.  o: its codes, and operands of its first 16 of k; then those of the next stage.  slot: where it
      * lies in the ring; returns where the next one does. */
-    MOEK_DEVICE int multiply(const Args *args, const block *b, copies *c, moek_tile_ *tile, operands *o,
+    MOEK_DEVICE int multiply(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, operands *o,
                              float sum[MI][NI][4], int slot, int zero, int dtype)
     {
         unsigned char *const stage = b->ring + slot;
@@ -369,7 +370,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         return slot;
     }
-    MOEK_DEVICE void run(const Args *args, int zero, int dtype)
+    MOEK_DEVICE void run(const moek_gemm_args *args, int zero, int dtype)
     {
         MOEK_SHARED_(unsigned char, shared);
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
@@ -415,7 +416,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if (t < M && tile.row0 + t < tile.end) {
                 row = tile.row0 + t;
                 if (!UP && a->ids) row = b.order[row];
-                else if (a->out_order) row = a->out_order[row];
+                else if (a->rows.out_order) row = a->rows.out_order[row];
             }
             if constexpr (ZERO && BY_ROW)
                 if (zero)
@@ -450,15 +451,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 /* Launches one of these kernels: of bf16, of fp16, and the same for zero points.  args NULL: makes them ready. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
 static MOEK_UNUSED moek_status moek_launch_fragments_mma_(const void *args, moek_stream stream,
-                                                          void (*bf16)(typename Format::args),
-                                                          void (*fp16)(typename Format::args),
-                                                          void (*bf16_zero)(typename Format::args) = NULL,
-                                                          void (*fp16_zero)(typename Format::args) = NULL)
+                                                          void (*bf16)(moek_gemm_args),
+                                                          void (*fp16)(moek_gemm_args),
+                                                          void (*bf16_zero)(moek_gemm_args) = NULL,
+                                                          void (*fp16_zero)(moek_gemm_args) = NULL)
 {
     typedef moek_fragments_mma_<OP, M, N, STAGES, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    void (*const kernels[4])(typename Format::args) = { bf16, fp16, bf16_zero, fp16_zero };
-    typename Format::args found;
+    void (*const kernels[4])(moek_gemm_args) = { bf16, fp16, bf16_zero, fp16_zero };
+    moek_gemm_args found;
     moek_gemm_args *const g = (moek_gemm_args *)&found;
     unsigned blocks;
     long long tiles;
@@ -469,16 +470,17 @@ static MOEK_UNUSED moek_status moek_launch_fragments_mma_(const void *args, moek
         return status;
     }
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
-    if (a->experts > MOEK_SCHEDULE_EXPERTS || !a->tiled || a->w_gate || a->k_offset || a->k % 64 || a->w_rows % 64)
+    if (a->experts > MOEK_SCHEDULE_EXPERTS || !a->w.layout || a->gate.codes || a->k_offset || a->k % 64 ||
+        a->w_rows % 64)
         return MOEK_E_ARGUMENT;
-    found = *(const typename Format::args *)args;
+    found = *(const moek_gemm_args *)args;
     moek_find_gemm_<Format>(&found, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) * ((a->n + N / 2 - 1) / (N / 2));
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;                            /* (or half as many tiles) */
     if (K::TALL || tiles * (a->k / 64) > 0x3fffffff) g->split = NULL;
     blocks = K::BLOCKS * moek_multiprocessors_();
     i = a->dtype == MOEK_DTYPE_FP16;
-    if constexpr (Format::ZERO) if (found.w_zero) i += 2;
+    if constexpr (Format::ZERO) if (found.w.zero_points) i += 2;
     return MOEK_CHAIN_ORDERED_(kernels[i], blocks, K::THREADS, K::SHARED, stream, a->early, found);
 }
 #endif

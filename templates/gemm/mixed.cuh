@@ -36,7 +36,6 @@
 /* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0, if a run says
  * it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_mixed_ {
-    typedef typename Format::args Args;
     enum {
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 128,
         W_BITS = Format::W_BITS, X_BITS = Format::X_BITS, BOTH = Format::INNER > 0, ZERO = Format::ZERO,
@@ -138,7 +137,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct promoted_scales { float scale[U][MI][BY_BLOCK ? 1 : 2]; };
     struct zeros { uint32_t zero[U][MI][2]; };
     /* row: of w, for the first row of the warp.  n is a multiple of 16, so that all of 16 rows are needed, or none. */
-    MOEK_DEVICE void place_scales(scales_at *places, lanes *to_lanes, zeros_at *to_zeros, const Args *args,
+    MOEK_DEVICE void place_scales(scales_at *places, lanes *to_lanes, zeros_at *to_zeros, const moek_gemm_args *args,
                                   const int32_t *row, int r0, int e, int groups)
     {
         const moek_gate_up *const h = &((const moek_gemm_args *)args)->gate_up;
@@ -151,15 +150,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             if constexpr (C > 0) {
                 const size_t first_scale =
                     (size_t)e * h->scale_rows + (BY_BLOCK ? (MOEK_HALF_(h->shift, half) + j) / 128 : j);
-                const void *const scales = MOEK_HALF_(h->scale, half);
+                const void *const scales = MOEK_HALF_(h->scales, half);
                 places->scale[mi] =
                     Format::W_SCALE_F32 ? (const void *)((const float *)scales + first_scale * groups)
                     : Format::W_SCALE_BITS == 16 ? (const void *)((const uint16_t *)scales + first_scale * groups)
                     : (const uint8_t *)scales + first_scale * groups;
             }
             if constexpr (ZERO)
-                to_zeros->zero[mi] = !args->zero[0] ? NULL : (const uint8_t *)MOEK_HALF_(args->zero, half) +
-                               ((size_t)e * h->rows + j) * ((groups + 1) / 2);
+                to_zeros->zero[mi] = !h->zero_points[0] ? NULL : (const uint8_t *)MOEK_HALF_(h->zero_points, half) +
+                                     ((size_t)e * h->rows + j) * ((groups + 1) / 2);
         }
         if (C > 0 && !BY_BLOCK) {
             to_lanes->lane[0] = g * (unsigned)(PAIR ? groups / 2 : groups);
@@ -402,7 +401,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
 
     /* A block's tile. */
-    MOEK_DEVICE void run(const Args *args, int dtype)
+    MOEK_DEVICE void run(const moek_gemm_args *args, int dtype)
     {
         MOEK_SHARED_(unsigned char, shared);           /* [STAGES] {x, w} */
         float *const tile = (float *)shared;           /* [WK][M][R + 4] sums, once stages are done */
@@ -414,24 +413,24 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
         /* Blocks that run together share rows of a and of w: GROUP row blocks, then the next columns. */
         const int tiles = (n + columns - 1) / columns, per = a->max_blocks;
-        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->num_blocks;
+        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->rows.num_blocks;
         const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
         const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
         if (group <= 0 || within >= group * tiles) return;
 
         const int m_block = first + within % group, j0 = within / group * columns;
-        const int e = a->rows_per_expert ? m_block / per : a->block_expert[m_block];
-        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->block_row[m_block];
-        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
+        const int e = a->rows_per_expert ? m_block / per : a->rows.block_expert[m_block];
+        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->rows.block_row[m_block];
+        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->rows.counts[e] : a->rows.offsets[e + 1];
         int i, k_iter, out = 0;
         if (row0 >= end) return;
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
 
         const unsigned char *const x = (const unsigned char *)a->a;
-        const unsigned char *const w = (const unsigned char *)a->gate_up.w[0] +
+        const unsigned char *const w = (const unsigned char *)a->gate_up.codes[0] +
                                        (size_t)e * a->gate_up.rows * k / (8 / W_BITS);
         const ptrdiff_t apart =
-            UP ? (const unsigned char *)a->gate_up.w[1] - (const unsigned char *)a->gate_up.w[0] : 0;
+            UP ? (const unsigned char *)a->gate_up.codes[1] - (const unsigned char *)a->gate_up.codes[0] : 0;
         const int of_k = warp % WK, r0 = warp / WK * (MI * 16);
         const int k_offset = SHIFTED ? a->k_offset : 0, steps = (k_offset + k + STEP - 1) / STEP;
         copies copied;
@@ -539,12 +538,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
  * ready. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
 static MOEK_UNUSED moek_status moek_launch_mixed_(const void *args, moek_stream stream,
-                                                  void (*bf16)(typename Format::args),
-                                                  void (*fp16)(typename Format::args) = NULL)
+                                                  void (*bf16)(moek_gemm_args),
+                                                  void (*fp16)(moek_gemm_args) = NULL)
 {
     typedef moek_mixed_<OP, M, N, STAGES, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    typename Format::args found;
+    moek_gemm_args found;
     int blocks;
     if (!a) {
         const moek_status status = MOEK_READY_(bf16, K::SHARED);
@@ -553,7 +552,7 @@ static MOEK_UNUSED moek_status moek_launch_mixed_(const void *args, moek_stream 
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
     if (blocks == 0) return MOEK_OK;
     if (blocks < 0) return MOEK_E_ARGUMENT;
-    found = *(const typename Format::args *)args;
+    found = *(const moek_gemm_args *)args;
     moek_find_gemm_<Format>(&found, 0);
     if (fp16 && a->dtype == MOEK_DTYPE_FP16)
         return MOEK_LAUNCH_(fp16, blocks, K::THREADS, K::SHARED, stream, found);

@@ -85,7 +85,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             const int r = (int)threadIdx.x + i * THREADS, scaled = r < M + R ? row[r] : -1;
             const int half = UP ? r - M >= R / 2 : 0;                  /* (not gated: both are the same) */
             s->source[i] = scaled < 0 ? NULL : r < M ? (const uint8_t *)a->a_scale + (size_t)scaled * groups
-                     : (const uint8_t *)MOEK_HALF_(a->gate_up.scale, half) +
+                     : (const uint8_t *)MOEK_HALF_(a->gate_up.scales, half) +
                        ((size_t)e * a->gate_up.rows + scaled) * groups;
         }
     }
@@ -177,15 +177,15 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         /* As gemm/mixed.cuh: blocks that run together share rows of a and of w: GROUP row blocks, then the next
          * columns. */
         const int tiles = (n + columns - 1) / columns, per = a->max_blocks;
-        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->num_blocks;
+        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->rows.num_blocks;
         const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
         const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
         if (group <= 0 || within >= group * tiles) return;
 
         const int m_block = first + within % group, j0 = within / group * columns;
-        const int e = a->rows_per_expert ? m_block / per : a->block_expert[m_block];
-        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->block_row[m_block];
-        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->counts[e] : a->offsets[e + 1];
+        const int e = a->rows_per_expert ? m_block / per : a->rows.block_expert[m_block];
+        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->rows.block_row[m_block];
+        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->rows.counts[e] : a->rows.offsets[e + 1];
         int i, k_iter, out = 0;
         if (row0 >= end) return;
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
@@ -194,10 +194,10 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         const int row_bytes = k * ELEMENT, steps = (k_offset + row_bytes + STEP - 1) / STEP;
         const unsigned char *const x = (const unsigned char *)a->a;
         const ptrdiff_t apart =
-            UP ? (const unsigned char *)a->gate_up.w[1] - (const unsigned char *)a->gate_up.w[0] : 0;
+            UP ? (const unsigned char *)a->gate_up.codes[1] - (const unsigned char *)a->gate_up.codes[0] : 0;
         const unsigned char *const w =
-            UP ? (const unsigned char *)a->gate_up.w[0] + (size_t)e * a->gate_up.rows * row_bytes
-               : (const unsigned char *)a->w + (size_t)e * a->w_rows * row_bytes;
+            UP ? (const unsigned char *)a->gate_up.codes[0] + (size_t)e * a->gate_up.rows * row_bytes
+               : (const unsigned char *)a->w.codes + (size_t)e * a->w_rows * row_bytes;
         const int chunk = t % 8, copy_row = t / 8;                     /* what this thread copies */
         unsigned char *const smem_copy = shared + copy_row * STEP + (chunk ^ copy_row % 8) * 16;
         /* BLOCKED: and each step one scale: of a row of a, or of 8 columns (8 that start at a multiple of 8 share
@@ -208,7 +208,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             const int scaled = t < M ? row[t] : t < SCALES ? row[M + 8 * (t - M)] : -1;
             const int half = UP ? 8 * (t - M) >= R / 2 : 0;            /* (not gated: both are the same) */
             scale = scaled < 0 ? NULL : t < M ? MOEK_F32_(a->a_scale) + (size_t)scaled * groups
-                  : MOEK_HALF_(a->gate_up.scale, half) + ((size_t)e * a->gate_up.scale_rows +
+                  : MOEK_HALF_(a->gate_up.scales, half) + ((size_t)e * a->gate_up.scale_rows +
                     (MOEK_HALF_(a->gate_up.shift, half) + scaled) / 128) * groups;
         }
         scales thread_scales;

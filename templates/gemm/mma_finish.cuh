@@ -13,7 +13,7 @@ MOEK_DEVICE void moek_rows_of_mma_(int32_t *row, const moek_gemm_args *a, int t,
     int i;
     for (i = t; i < M + R; i += THREADS) {
         const int p = row0 + i, c = i - M;
-        if (c < 0) row[i] = p >= end ? -1 : a->a_order ? a->a_order[p] / a->a_div : p;
+        if (c < 0) row[i] = p >= end ? -1 : a->rows.order ? a->rows.order[p] / a->rows.div : p;
         else if (gated) {
             const int j = j0 + c % columns;
             row[i] = j >= n ? -1 : j * a->gate_up.step;
@@ -37,15 +37,14 @@ template <class Format>
 MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float shift_factor, int i, size_t w_row, int e, int dtype)
 {
     if constexpr (Format::X_TENSOR) {
-        return ((const float *)a->a_scale)[0] * Format::w_scale(a->gate_up.scale[i], e, dtype);
+        return ((const float *)a->a_scale)[0] * Format::w_scale(a->gate_up.scales[i], e, dtype);
     } else if constexpr (Format::W_SCALE_COLUMNS == 0) {
-        return shift_factor * Format::w_scale(a->gate_up.scale[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
+        return shift_factor * Format::w_scale(a->gate_up.scales[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
     } else if constexpr (Format::GLOBAL_SCALE) {
-        const moek_gemm_more_args *const more = (const moek_gemm_more_args *)a;
         if constexpr (Format::X_GLOBAL_SCALE)
-            return shift_factor * more->global[i][e * more->globals] * more->a_global_scale[0];
+            return shift_factor * moek_global_scale_of_(a, i, e) * a->a_global_scale[0];
         else
-            return shift_factor * more->global[i][e * more->globals];
+            return shift_factor * moek_global_scale_of_(a, i, e);
     } else {
         return shift_factor;
     }
@@ -79,15 +78,15 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
     #pragma unroll
     for (i = 0; i < 2; i++) {
         const size_t w_row = (size_t)e * h->rows + row[M + c + i];     /* gate and up: the same row, each of its half */
-        if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[w_row], dtype);
+        if (a->w.bias) bias[i] = moek_from_t_(((const uint16_t *)h->bias[0])[w_row], dtype);
         if constexpr (SCALES) scale[i] = moek_factor_of_<Format>(a, shift_factor, 0, w_row, e, dtype);
-        if (UP && gated && a->bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[w_row], dtype);
+        if (UP && gated && a->w.bias) up_bias[i] = moek_from_t_(((const uint16_t *)h->bias[1])[w_row], dtype);
         if constexpr (UP && SCALES)
             if (gated || Format::X_TENSOR) up_scale[i] = moek_factor_of_<Format>(a, shift_factor, 1, w_row, e, dtype);
     }
     #pragma unroll (UP ? 1 : 4)
     for (r = (int)threadIdx.x / pairs; r < M && row0 + r < end; r += THREADS / pairs) {
-        const size_t out_row = a->out_order ? a->out_order[row0 + r] : row0 + r;
+        const size_t out_row = a->rows.out_order ? a->rows.out_order[row0 + r] : row0 + r;
         const float *const sums = tile + r * PITCH + c;
         const float x_scale = BY_ROW ? ((const float *)a->a_scale)[row[r]] : 1.0f;
         float y[2];
@@ -97,7 +96,7 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
             if (UP)
                 y[i] = moek_act_any_(act, y[i], gated ? moek_sum_of_slices_<SLICES, M * PITCH>(sums + R / 2 + i) *
                                                         (x_scale * up_scale[i]) + up_bias[i] : 0,
-                                     a->alpha, a->beta, a->limit);
+                                     a->epilogue.alpha, a->epilogue.beta, a->epilogue.limit);
         }
         ((uint32_t *)a->out)[(out_row * n + j0 + c) / 2] = moek_to_t2_(y[0], y[1], dtype);
     }
@@ -109,7 +108,7 @@ MOEK_DEVICE void moek_finish_tile_(const moek_gemm_args *a, const float *tile, c
                                    int end, int j0, int n)
 {
     if constexpr (UP)
-        switch (a->act) {                              /* a loop each: a branch in it would cost more */
+        switch (a->epilogue.act) {                              /* a loop each: a branch in it would cost more */
 #define MOEK_FINISH_(NAME, name, number, gated) \
         case number: \
             moek_finish_mma_<UP, M, R, PITCH, SLICES, THREADS, SHIFTED, Format>(a, tile, row, e, row0, end, j0, n, \

@@ -158,12 +158,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 #pragma unroll
                 for (i = 0; i < GATHER; i++) {
                     const int r = tile.row0 + u + 96 * i;
-                    source[i] = r >= tile.end ? 0 : a->a_order && (TALL || !a->ids) ? a->a_order[r] / a->a_div : r;
+                    source[i] = r >= tile.end ? 0
+                              : a->rows.order && (TALL || !a->ids) ? a->rows.order[r] / a->rows.div : r;
                 }
                 moek_named_wait_(1, 96);               /* the rows before are no longer looked at */
                 if (UP && !TALL && a->ids) {
                     if (u < 32)
-                        moek_slots_of_(row, b->ids, a->slots, tile.e, tile.row0 - b->range.s.row[tile.e], M, a->a_div);
+                        moek_slots_of_(row, b->ids, a->slots, tile.e, tile.row0 - b->range.s.row[tile.e], M,
+                                       a->rows.div);
                 } else
                     #pragma unroll
                     for (i = 0; i < GATHER; i++) if (u + 96 * i < M) row[u + 96 * i] = source[i];
@@ -184,7 +186,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     const int half = gated ? v / 8 % 2 : 0;
                     const int j = min(tile.j0 + (gated ? v / 16 * 8 + v % 8 : v), n - 1);
                     if (v >= 0)
-                        scale[i] = (const uint8_t *)MOEK_HALF_(a->gate_up.scale, half) +
+                        scale[i] = (const uint8_t *)MOEK_HALF_(a->gate_up.scales, half) +
                                    ((size_t)tile.e * a->gate_up.rows + (UP ? j * a->gate_up.step : j)) * groups;
                     else
                         scale[i] = r < rows ? (const uint8_t *)a->a_scale + (size_t)(uint32_t)row[r] * groups : NULL;
@@ -255,16 +257,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         for (i = 0; i < 2; i++) {                                      /* a row behind the last is not stored */
             const int column = min(gated ? j + g : j + g + 8 * i, n - 1);
             const size_t w_at = (size_t)tile->e * a->gate_up.rows + (UP ? column * a->gate_up.step : column);
-            if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])[w_at], dtype);
-            if constexpr (BY_TENSOR) scale[i] = MOEK_F32_(a->a_scale)[0] * a->gate_up.scale[i][tile->e];
-            if constexpr (BY_ROW) scale[i] = a->gate_up.scale[i][w_at];
+            if (a->w.bias) bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])[w_at], dtype);
+            if constexpr (BY_TENSOR) scale[i] = MOEK_F32_(a->a_scale)[0] * a->gate_up.scales[i][tile->e];
+            if constexpr (BY_ROW) scale[i] = a->gate_up.scales[i][w_at];
         }
         #pragma unroll
         for (i = 0; i < M / 4; i++) {
             float s = 1;
             if constexpr (BY_ROW) {
                 const int p = tile->row0 + i / 2 * 8 + c + i % 2;
-                if (p < tile->end) s = MOEK_F32_(a->a_scale)[a->a_order ? a->a_order[p] / a->a_div : p];
+                if (p < tile->end) s = MOEK_F32_(a->a_scale)[a->rows.order ? a->rows.order[p] / a->rows.div : p];
             }
             sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2] * (s * scale[0]) + bias[0];
             sum[i / 2 * 4 + i % 2 + 2] = sum[i / 2 * 4 + i % 2 + 2] * (s * scale[1]) + bias[1];
@@ -349,7 +351,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     const int r = tile.row0 + 8 * i + t % 32 / 4;
                     out_row[i] = r >= tile.end ? -1
                           : !UP && !TALL && a->ids ? slots[8 * i + t % 32 / 4]
-                          : a->out_order && (TALL || !a->ids) ? a->out_order[r] : r;
+                          : a->rows.out_order && (TALL || !a->ids) ? a->rows.out_order[r] : r;
                 }
                 e = tile.e; row0 = tile.row0;
             }
@@ -477,7 +479,7 @@ static MOEK_UNUSED moek_status moek_launch_few_rows_(
     if (!a) return MOEK_READY_SM90_(kernel, K::THREADS, shared);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
-    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->w.layout) return MOEK_E_ARGUMENT;
     p.a = *a;
     moek_find_gemm_<Format>(&p.a, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *

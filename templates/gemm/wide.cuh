@@ -72,7 +72,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct params {
         moek_gemm_args a;
         CUtensorMap w, alone, rows[TAIL > 0 ? 2 : 1];
-        moek_fastdiv over_div, over_tiles;             /* a_div; tiles of a row block */
+        moek_fastdiv over_div, over_tiles;             /* rows.div; tiles of a row block */
     };
     /* A tile has 2^this columns. */
     MOEK_FN int column_bits(const moek_gemm_args *a) { return UP && a->w_rows > a->n ? 7 : 8; }
@@ -159,17 +159,18 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         #pragma unroll
         for (i = lane; i < ROWS; i += 32) {
             const int r = row0 + i;
-            tile_found->a_row[i] = r >= end ? -1 : a->a_order ? (int)moek_fastdiv_(a->a_order[r], p->over_div) : r;
-            if constexpr (UP) tile_found->out_row[i] = r >= end ? -1 : a->out_order ? a->out_order[r] : r;
-            else if (r < end && a->out_order) moek_cp_async4_(tile_found->out_row + i, a->out_order + r);
+            tile_found->a_row[i] = r >= end ? -1
+                                 : a->rows.order ? (int)moek_fastdiv_(a->rows.order[r], p->over_div) : r;
+            if constexpr (UP) tile_found->out_row[i] = r >= end ? -1 : a->rows.out_order ? a->rows.out_order[r] : r;
+            else if (r < end && a->rows.out_order) moek_cp_async4_(tile_found->out_row + i, a->rows.out_order + r);
             else tile_found->out_row[i] = r >= end ? -1 : r;
         }
         if constexpr (CHANNELS > 0)
             #pragma unroll
             for (i = lane; i < CHANNELS; i += 32) {
                 const size_t row = (size_t)e * a->gate_up.rows + w_row(a, j0, i, a->n);
-                if constexpr (UP) tile_found->w_scale[i] = MOEK_HALF_(a->gate_up.scale, i / 64 % 2)[row];
-                else moek_cp_async4_(tile_found->w_scale + i, MOEK_F32_(a->w_scale) + row);
+                if constexpr (UP) tile_found->w_scale[i] = MOEK_HALF_(a->gate_up.scales, i / 64 % 2)[row];
+                else moek_cp_async4_(tile_found->w_scale + i, MOEK_F32_(a->w.scales) + row);
             }
     }
 
@@ -200,13 +201,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     MOEK_DEVICE bring make_bring(const moek_gemm_args *a, const tile *tile, int steps, int gated, int once)
     {
-        const int rows = a->a_order ? 0 : max(0, tile->end - tile->row0);
+        const int rows = a->rows.order ? 0 : max(0, tile->end - tile->row0);
         bring loads;
         loads.both = tile->both;
         loads.narrow = tile->narrow;
         /* A tile that two blocks share: each asks for one half, for both; smaller copies cost 7 %. */
         loads.half = loads.both && !loads.narrow ? (int)(blockIdx.x % 2) : 0;
-        loads.e = a->tiled ? tile->e * steps : tile->e;
+        loads.e = a->w.layout ? tile->e * steps : tile->e;
         loads.group = (tile->j0 + loads.half * (gated ? BOX / 2 : BOX)) / 8;
         loads.row0 = tile->row0;
         loads.boxes = (min(rows, M) + AT_ONCE - 1) / AT_ONCE;
@@ -222,7 +223,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                              int gated, int clustered)
     {
         unsigned char *const smem_w = stage + A;
-        const int tiled = p->a.tiled, e = tiled ? loads->e + step : loads->e;
+        const int tiled = p->a.w.layout, e = tiled ? loads->e + step : loads->e;
         const int k = tiled ? 0 : step * PER - (SHIFTED ? p->a.k_offset : 0);
         const int next = loads->group + (gated ? BOX / 16 : BOX / 8);
         moek_mbar_arrive_expect_(full, loads->bytes);
@@ -257,14 +258,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const moek_gemm_args *const a = &p->a;
         const int t = threadIdx.x, steps = b->steps, clustered = b->clustered, ask = b->ask;
         const int gated = b->gated;
-        const int lane = b->lane, n = b->n, copies = !BLOCKED || t < 32, fetches = BLOCKED && (a->a_order || t >= 32);
+        const int lane = b->lane, n = b->n, copies = !BLOCKED || t < 32;
+        const int fetches = BLOCKED && (a->rows.order || t >= 32);
         int slot = 0, phase = 1, step, q = 0, turn = 0, i;
         /* Experts of one row block: their weights are the first to leave L2, so that rows of a stay. */
         const int once = ONCE ? 8 * b->s.block[moek_opaque_int_(a->experts)] <= 9 * moek_opaque_int_(a->experts) : 0;
         int begun = 0;
         if constexpr (!UP) {
             /* The first stage's weights need not wait for h. */
-            if (copies && !a->a_order) {
+            if (copies && !a->rows.order) {
                 moek_mbar_wait_(b->head_full, 0);
                 begun = b->list->e >= 0;
                 if (begun && moek_elect_()) {
@@ -294,7 +296,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             /* Copies of down need not wait until it is known where rows go. */
             if constexpr (UP) moek_mbar_wait_(b->tile_full + q, turn);
             else if constexpr (BLOCKED)
-                moek_mbar_wait_((copies && !a->a_order ? b->head_full : b->tile_full) + q, turn);
+                moek_mbar_wait_((copies && !a->rows.order ? b->head_full : b->tile_full) + q, turn);
             else moek_mbar_wait_(b->head_full + q, turn);
             if (b->list[q].e < 0) break;
             loads = make_bring(a, b->list + q, steps, gated, once);
@@ -341,13 +343,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                                 (size_t)(uint32_t)row[i] * (uint32_t)steps + step);
                     if (lane < SUBS)
                         moek_cp_async4_(b->scales + slot * SCALES + M + lane, w_scale + step +
-                                        MOEK_HALF_(a->gate_up.scale, UP ? lane % 2 : 0));
+                                        MOEK_HALF_(a->gate_up.scales, UP ? lane % 2 : 0));
                     moek_mbar_arrive_copied_(b->full + slot);
                 }
                 moek_next_(slot, phase, STAGES);
             }
             if constexpr (UP) begun = 0;
-            if (t == 0 && !a->a_order && asks < 0) moek_mbar_arrive_(b->prefetch_ok + place);
+            if (t == 0 && !a->rows.order && asks < 0) moek_mbar_arrive_(b->prefetch_ok + place);
         }
     }
     /* Producer of rows of a that are gathered: each thread one row of 4 * GATHER, 16 bytes of 8 lanes each. */
@@ -530,7 +532,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 #pragma unroll
                 for (i = 0; i < 4; i++) codes[i] = moek_static_codes_(x[i], inverse, dtype);
             } else {
-                const float s = moek_group_codes_(codes, x, 4, 4, a->ue8m0, dtype);
+                const float s = moek_group_codes_(codes, x, 4, 4, a->epilogue.ue8m0, dtype);
                 if (lane % 4 == 0 && r >= 0)
                     a->q_scale[(size_t)(uint32_t)r * (uint32_t)((n + 127) / 128) + j / 128] = s;
             }
@@ -571,7 +573,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     {
         enum { HALF = N / 4 };
         int i;
-        if (a->act == MOEK_SILU && !(a->limit > 0)) {
+        if (a->epilogue.act == MOEK_SILU && !(a->epilogue.limit > 0)) {
             const int swapped = a->gate_up.swapped;
             #pragma unroll
             for (i = 0; i < 2 * HALF; i += HALF)
@@ -580,8 +582,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 else moek_fast_silus_(sum + i, sum + i, sum + i + HALF / 2, HALF / 2);
         } else {
             /* Eight at a time, and the registers move on: unrolled, the activations would be a book. */
-            const int act = a->act, rounds = gated ? HALF / 8 : HALF / 4;
-            const float alpha = a->alpha, beta = a->beta, limit = a->limit;
+            const int act = a->epilogue.act, rounds = gated ? HALF / 8 : HALF / 4;
+            const float alpha = a->epilogue.alpha, beta = a->epilogue.beta, limit = a->epilogue.limit;
             int round;
             if (a->gate_up.swapped)
                 #pragma unroll
@@ -634,11 +636,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         int i;
         if constexpr (BY_TENSOR && UP) {
             const float s = *MOEK_F32_(a->a_scale);
-            const float scale[2] = { s * a->gate_up.scale[0][e], s * a->gate_up.scale[1][e] };
+            const float scale[2] = { s * a->gate_up.scales[0][e], s * a->gate_up.scales[1][e] };
             #pragma unroll
             for (i = 0; i < 2 * HALF; i++) sum[i] *= scale[i / (HALF / 2) % 2];
         } else if constexpr (BY_TENSOR) {
-            const float scale = MOEK_F32_(a->a_scale)[0] * MOEK_F32_(a->w_scale)[e];
+            const float scale = MOEK_F32_(a->a_scale)[0] * MOEK_F32_(a->w.scales)[e];
             #pragma unroll
             for (i = 0; i < 2 * HALF; i++) sum[i] *= scale;
         } else if constexpr (BY_ROW) {
@@ -653,7 +655,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 sum[2 * i + 3] *= s1 * w[1];
             }
         }
-        if (a->bias) {
+        if (a->w.bias) {
             const size_t w_at = (size_t)e * a->gate_up.rows;
             if constexpr (ROUNDS)
                 #pragma unroll
@@ -662,7 +664,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     int u;
                     #pragma unroll
                     for (u = 0; u < EIGHT; u++)
-                        bias[u] = ((const uint16_t *)a->bias + w_at)[w_row(a, j0, (i + u) / 2 * 8 + c + u % 2, n)];
+                        bias[u] = ((const uint16_t *)a->w.bias + w_at)[w_row(a, j0, (i + u) / 2 * 8 + c + u % 2, n)];
                     #pragma unroll
                     for (u = 0; u < EIGHT; u++) {
                         float *const sums = sum + (i + u) / 2 * 4 + u % 2;
@@ -680,8 +682,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                            (TAIL > 0 ? moek_opaque_int_(n) : n) - 1) : min(j0 + column, n - 1);
                     const int row = UP ? j * a->gate_up.step : j;
                     const uint16_t *const biases =
-                        (const uint16_t *)(UP ? a->gate_up.bias[i / (HALF / 4) % 2] : a->bias) + w_at;
-                    const float bias = a->bias ? moek_from_t_(biases[row], dtype) : 0;
+                        (const uint16_t *)(UP ? a->gate_up.bias[i / (HALF / 4) % 2] : a->w.bias) + w_at;
+                    const float bias = a->w.bias ? moek_from_t_(biases[row], dtype) : 0;
                     sum[reg] += bias;
                     sum[reg + 2] += bias;
                     if (i % 4 == 3) asm volatile("" ::: "memory");         /* not all loads at once: registers */
@@ -701,7 +703,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int lane = moek_opaque_int_(threadIdx.x % 32), last = moek_opaque_int_(n) - 1;
         const int gated = UP ? a->w_rows > n : 0;
         int u, h, i;
-        if (a->bias) {
+        if (a->w.bias) {
             const size_t w_at = (size_t)e * a->gate_up.rows;
             #pragma unroll
             for (u = 0; u < 2; u++)
@@ -709,7 +711,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 for (h = 0; h < 2; h++) {
                     /* A column behind the last is not stored: any bias will do. */
                     const int column = min(j + (gated ? 0 : 64 * u) + 8 * h + lane / 4, last);
-                    const uint16_t *const bias = (const uint16_t *)(UP ? a->gate_up.bias[u] : a->bias) + w_at +
+                    const uint16_t *const bias = (const uint16_t *)(UP ? a->gate_up.bias[u] : a->w.bias) + w_at +
                                                  (UP ? column * a->gate_up.step : column);
                     const float more = moek_from_t_(*bias, dtype);
                     #pragma unroll
@@ -1039,15 +1041,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
         if (t == 0) {
             moek_tma_prefetch_map_(&p->w);
-            if (!a->a_order) moek_tma_prefetch_map_(&p->rows[0]);
-            if (TAIL > 0 && !a->a_order) moek_tma_prefetch_map_(&p->rows[TAIL > 0 ? 1 : 0]);
+            if (!a->rows.order) moek_tma_prefetch_map_(&p->rows[0]);
+            if (TAIL > 0 && !a->rows.order) moek_tma_prefetch_map_(&p->rows[TAIL > 0 ? 1 : 0]);
         }
         if (t < STAGES) {                              /* TILES: as many; PEERS: twice */
             /* Arrivals: of threads that copy, and of the one that expects TMA's bytes. */
-            moek_mbar_init_(b.full + t, (a->a_order ? 32 * GATHER : 0) + (BLOCKED ? 32 : 0) + 1);
+            moek_mbar_init_(b.full + t, (a->rows.order ? 32 * GATHER : 0) + (BLOCKED ? 32 : 0) + 1);
             moek_mbar_init_(b.tile_full + t, UP ? 1 : 33);
             moek_mbar_init_(b.prefetch_ok + t, 1);
-            moek_mbar_init_(b.done + t, (a->a_order ? GATHER : BLOCKED ? 1 : 0) + 1 + 8);
+            moek_mbar_init_(b.done + t, (a->rows.order ? GATHER : BLOCKED ? 1 : 0) + 1 + 8);
             moek_mbar_init_(b.head_full + t, 1);
             moek_mbar_init_(b.peer_full + t, 1);
             moek_mbar_init_(b.peer_full + t + STAGES, 1);
@@ -1063,7 +1065,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         /* No tails where blocks go in pairs: a tile that takes longer would hold up two; nor where a row must have
          * the bits of a full tile, whose activations share reciprocals.  Ends with a barrier. */
-        b.s = moek_schedule_tails_(b.scales + STAGES * SCALES, UP && a->ids ? tally : a->counts, a->experts, M,
+        b.s = moek_schedule_tails_(b.scales + STAGES * SCALES, UP && a->ids ? tally : a->rows.counts, a->experts, M,
                                    TAIL > 0 && !a->invariant ? TAIL : 0, TAIL > 0 ? CLUSTERS_FROM * a->experts : 0);
         if constexpr (UP && TAIL > 0)
             /* (Found anew, the blocks spill.) */
@@ -1083,8 +1085,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             /* A tile that two blocks share: it is a while until both know the next. */
             b.ask = max(0, b.steps - 9);
             moek_registers_less_(56);
-            if (t < 32 || (BLOCKED && t < 64 && !a->a_order)) produce(p, &b);
-            else if ((t < 32 + 32 * GATHER) & (a->a_order != NULL)) gather(p, &b);     /* (&&: other code, no better) */
+            if (t < 32 || (BLOCKED && t < 64 && !a->rows.order)) produce(p, &b);
+            else if ((t < 32 + 32 * GATHER) & (a->rows.order != NULL)) gather(p, &b);  /* (&&: no better) */
             else if (t >= 96) schedule(p, &b);
             moek_cp_async_commit_();
             moek_cp_async_wait_(0);
@@ -1111,17 +1113,17 @@ static MOEK_UNUSED moek_status moek_launch_wide_(
     if (!a) return MOEK_READY_SM90_(kernel, K::THREADS, shared);
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
-    if (a->a_order && (long long)a->rows * a->k * K::ELEMENT >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
-    if (a->k_offset && a->tiled) return MOEK_E_ARGUMENT;
+    if (a->rows.order && (long long)a->a_rows * a->k * K::ELEMENT >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
+    if (a->k_offset && a->w.layout) return MOEK_E_ARGUMENT;
     if (K::UP && a->q && a->n_offset) return MOEK_E_ARGUMENT;
     p.a = *a;
     moek_find_gemm_<Format>(&p.a, 1);
-    p.over_div = moek_fastdiv_of_(a->a_order ? a->a_div : 1);
+    p.over_div = moek_fastdiv_of_(a->rows.order ? a->rows.div : 1);
     p.over_tiles = moek_fastdiv_of_((a->n + (1 << K::column_bits(a)) - 1) >> K::column_bits(a));
     status = moek_weight_map_(&p.w, &p.a, K::ELEMENT, K::BOX, 0, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, K::ELEMENT, K::BOX, 0, 0);
-    if (status == MOEK_OK && !a->a_order) status = moek_rows_map_(&p.rows[0], a, K::ELEMENT, K::AT_ONCE);
-    if (K::TAIL > 0 && status == MOEK_OK && !a->a_order)
+    if (status == MOEK_OK && !a->rows.order) status = moek_rows_map_(&p.rows[0], a, K::ELEMENT, K::AT_ONCE);
+    if (K::TAIL > 0 && status == MOEK_OK && !a->rows.order)
         status = moek_rows_map_(&p.rows[K::TAIL > 0 ? 1 : 0], a, K::ELEMENT, K::TAIL);
     if (status != MOEK_OK) return status;
     return MOEK_LAUNCH_PAIRS_(kernel, (moek_multiprocessors_() + 1) / 2 * 2, K::THREADS, shared, stream, a->early, p);

@@ -39,7 +39,6 @@
  * ends; it finishes the others alone.  0: a page for each unit and each warp, and all warps finish them.  HOPPER: code
  * for sm_90a alone.  Format: of moek_formats.h. */
 template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format> struct moek_layer_fragments_ {
-    typedef typename Format::args Args;
     enum {
         E4M3 = Format::X_BITS == 8, ZERO = Format::ZERO,
         COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; scales of a row in 64 of k: */
@@ -56,7 +55,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     };
     struct params {
         moek_layer_args a;
-        Args up, down;
+        moek_gemm_args up, down;
         int steps[2], units[2], pitch[2];              /* of up, of down: items of 16 rows; units (up: of an expert);
                                                           bytes of a row in shared memory */
         moek_decode_smem fit;
@@ -96,9 +95,9 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         const unsigned char *zeros;                    /* as w and scale */
     };
 
-    MOEK_DEVICE const void *zeros_of(const Args *a)
+    MOEK_DEVICE const void *zeros_of(const moek_gemm_args *a)
     {
-        if constexpr (ZERO) return a->w_zero;
+        if constexpr (ZERO) return a->w.zero_points;
         else return NULL;
     }
     /* To item g of rows (unit, d).  mine: lane d has the number of the d-th expert in use. */
@@ -111,9 +110,9 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         const int e = __shfl_sync(0xffffffff, mine, at->d);
         const size_t of_64 = (size_t)e * (unsigned)(a->w_rows / 64) + (unsigned)at->unit / 4;
         const unsigned scales = ((unsigned)a->k * UNITS + 127) / 128;
-        at->w = (const unsigned char *)a->w + (of_64 * (unsigned)(a->k / 64) + (unsigned)(2 * g)) * 2048 +
+        at->w = (const unsigned char *)a->w.codes + (of_64 * (unsigned)(a->k / 64) + (unsigned)(2 * g)) * 2048 +
                 at->unit % 4 * 512 + lane * 16;
-        at->scale = (const unsigned char *)a->w_scale + (of_64 * scales + (unsigned)(UNITS * g)) * (4 * OF_16) +
+        at->scale = (const unsigned char *)a->w.scales + (of_64 * scales + (unsigned)(UNITS * g)) * (4 * OF_16) +
                     at->unit % 4 * OF_16 + lane % (OF_16 / 4) * 4;
         if constexpr (ZERO) {
             at->zeros = w_zero + of_64 * zeros_row + (unsigned)(UNITS * g) * OF_16 + at->unit % 4 * (OF_16 / 4) +
@@ -472,13 +471,13 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
             if (j && !gated) break;
             if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
-            if (a->bias)
+            if (a->w.bias)
                 y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
                                      [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
                                      MOEK_DTYPE_BF16);
         }
         moek_store_relaxed_(h + (size_t)row * a->n + column, moek_not_t_(moek_to_t_(
-            moek_act_any_(a->act, swapped ? y[1] : y[0], swapped ? y[0] : y[1], a->alpha, a->beta, a->limit),
+            moek_epilogue_of_(&a->epilogue, swapped ? y[1] : y[0], swapped ? y[0] : y[1]),
             MOEK_DTYPE_BF16)));
     }
     /* Of one column of a token: y, with biases and what else is added. */
@@ -487,12 +486,12 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         const moek_layer_args *const a = &p->a;
         const moek_gemm_args *const down = down_of(p);
         int d;
-        if (down->bias)
+        if (down->w.bias)
             for (d = 0; d < b->used; d++) {
                 const size_t row = (size_t)b->list[d] * down->w_rows + column;
                 if (b->slot_of[8 * d + token] < 0) continue;
                 y += b->weight_of[8 * d + token] *
-                     moek_from_t_(((const uint16_t *)down->bias)[row], MOEK_DTYPE_BF16);
+                     moek_from_t_(((const uint16_t *)down->w.bias)[row], MOEK_DTYPE_BF16);
             }
         if (a->addend)
             y += moek_from_t_(((const uint16_t *)a->addend)[(size_t)token * a->addend_stride + column],
@@ -651,13 +650,13 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
                 y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
                 if (j && !gated) break;
                 if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
-                if (a->bias)
+                if (a->w.bias)
                     y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
                                          [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
                                          MOEK_DTYPE_BF16);
             }
             moek_store_relaxed_(h + (size_t)row * a->n + column, moek_not_t_(moek_to_t_(
-                moek_act_any_(a->act, swapped ? y[1] : y[0], swapped ? y[0] : y[1], a->alpha, a->beta, a->limit),
+                moek_epilogue_of_(&a->epilogue, swapped ? y[1] : y[0], swapped ? y[0] : y[1]),
                 MOEK_DTYPE_BF16)));
         }
     }
@@ -771,8 +770,8 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     }
     if (a->tokens < 1) return MOEK_OK;
     if constexpr (K::ZERO) {
-        zeros = ((const moek_gemm_more_args *)a->up)->w_zero != NULL;
-        if (zeros != (((const moek_gemm_more_args *)a->down)->w_zero != NULL)) return MOEK_E_ARGUMENT;
+        zeros = a->up->w.zero_points != NULL;
+        if (zeros != (a->down->w.zero_points != NULL)) return MOEK_E_ARGUMENT;
         if (zeros) kernel = zero;
     }
     blocks = moek_multiprocessors_();
@@ -783,13 +782,12 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
-    p.up = *(const typename Format::args *)a->up; p.down = *(const typename Format::args *)a->down;
+    p.up = *a->up; p.down = *a->down;
     for (i = 0; i < 2; i++) {
-        typename Format::args *const to = i ? &p.down : &p.up;
+        moek_gemm_args *const to = i ? &p.down : &p.up;
         const moek_gemm_args *const g = i ? a->down : a->up;
-        moek_find_gate_up_of_((moek_gemm_args *)to, 4, Format::W_SCALE_BITS, 1, Format::W_SCALE_COLUMNS, 1);
-        if constexpr (Format::MORE) moek_find_more_(to, 4, Format::W_SCALE_COLUMNS);
-        if (!g->tiled || g->w_gate || g->n_offset || g->k_offset || g->k % 64 || g->w_rows % 64)
+        moek_find_gate_up_of_(to, 4, Format::W_SCALE_BITS, 1, Format::W_SCALE_COLUMNS, 1);
+        if (!g->w.layout || g->gate.codes || g->n_offset || g->k_offset || g->k % 64 || g->w_rows % 64)
             return MOEK_E_ARGUMENT;
         p.units[i] = g->w_rows / 16;
         p.steps[i] = (g->k + 127) / 128;

@@ -106,21 +106,21 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
         const moek_gemm_args *const a = down ? &p->down : &p->up;
         const int e = __shfl_sync(0xffffffff, mine, at->d), bytes = a->k * ELEMENT;
         const int half = gated && at->half, j = 8 * at->unit;
-        if (a->tiled) {
+        if (a->w.layout) {
             const int eight = gated ? 2 * at->unit + (half ^ (a->gate_first > a->up_first)) : at->unit;
             at->apart = a->w_rows * 128;
-            at->w = (const unsigned char *)a->w + lane / 4 * 128 + lane % 4 * 16 + eight * 1024 +
+            at->w = (const unsigned char *)a->w.codes + lane / 4 * 128 + lane % 4 * 16 + eight * 1024 +
                     ((size_t)e * (bytes / 128) + 2 * g) * (size_t)at->apart;
         } else {
             at->apart = 128;
-            at->w = (const unsigned char *)MOEK_HALF_(a->gate_up.w, half) + g * 256 + lane % 4 * 16 +
+            at->w = (const unsigned char *)MOEK_HALF_(a->gate_up.codes, half) + g * 256 + lane % 4 * 16 +
                     ((size_t)e * a->gate_up.rows + min(j + lane / 4, a->n - 1) * a->gate_up.step) * (size_t)bytes;
         }
         at->left = bytes - g * 256;
         at->run = p->steps[down] - g;
         if constexpr (BLOCKED)
             at->scale = moek_scales_of_(&a->gate_up, half, e, j, (a->k + 127) / 128) + 2 * g + lane % 2;
-        else if constexpr (FP8) at->scale = MOEK_HALF_(a->gate_up.scale, half) + e;
+        else if constexpr (FP8) at->scale = MOEK_HALF_(a->gate_up.scales, half) + e;
     }
     /* To the next rows, or to this warp's first item of the next part that has one. */
     MOEK_DEVICE void next(const params *p, walk *at, int mine)
@@ -177,7 +177,7 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
                 for (i = 0; i < 4; i++) {
                     const int in = lane % 4 * 16 + i * 64 < at->left;
                     moek_cp_async16_(to + i * 512, in ? at->w + i / 2 * at->apart + i % 2 * 64
-                                                      : (const unsigned char *)p->up.w, in ? 16 : 0);
+                                                      : (const unsigned char *)p->up.w.codes, in ? 16 : 0);
                 }
                 if constexpr (FP8) {
                     if (lane < 2)
@@ -298,7 +298,7 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
     /* ROUNDS: of expert e, for this lane's row of a unit; 0 if there is none. */
     MOEK_DEVICE uint16_t bias_of(const moek_gemm_args *a, int e, int column)
     {
-        return a->bias && column < a->n ? ((const uint16_t *)a->bias)[(size_t)e * a->w_rows + column] : (uint16_t)0;
+        return a->w.bias && column < a->n ? ((const uint16_t *)a->w.bias)[(size_t)e * a->w_rows + column] : (uint16_t)0;
     }
     /* ROUNDS: in down a warp has page unit + 3 * warp for what it adds to an expert's k that another warp began with,
      * of its first unit; the next page for y, of each unit; the one behind for an expert's k that it begins and another
@@ -581,13 +581,13 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
             d += s.d0;
             row = b->slot_of[4 * d + i % 4];
             if (row >= 0 && column < p->up.n) {
-                if (p->up.bias) {
+                if (p->up.w.bias) {
                     const size_t at = (size_t)b->list[d] * p->up.gate_up.rows + column * p->up.gate_up.step;
                     gate += moek_from_t_(((const uint16_t *)p->up.gate_up.bias[0])[at], dtype);
                     if (gated) other += moek_from_t_(((const uint16_t *)p->up.gate_up.bias[1])[at], dtype);
                 }
                 moek_store_relaxed_(h + (size_t)row * p->up.n + column, moek_not_t_(
-                    moek_to_t_(moek_act_any_(p->up.act, gate, other, p->up.alpha, p->up.beta, p->up.limit), dtype)));
+                    moek_to_t_(moek_epilogue_of_(&p->up.epilogue, gate, other), dtype)));
             }
         }
     }
@@ -612,11 +612,11 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
             if (i % 4 < b->tokens && column < p->down.n) {
                 const uint16_t *const addend = (const uint16_t *)a->addend + (size_t)(i % 4) * a->addend_stride;
                 if constexpr (!ROUNDS)
-                    if (p->down.bias)
+                    if (p->down.w.bias)
                         for (d = 0; d < b->used; d++) {
                             if (b->slot_of[4 * d + i % 4] < 0) continue;
                             const uint16_t *const bias =
-                                (const uint16_t *)p->down.bias + (size_t)b->list[d] * p->down.w_rows;
+                                (const uint16_t *)p->down.w.bias + (size_t)b->list[d] * p->down.w_rows;
                             y += b->weight_of[4 * d + i % 4] * moek_from_t_(bias[column], dtype);
                         }
                 if (a->addend) y += moek_from_t_(addend[column], dtype);
@@ -752,7 +752,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
         const moek_gemm_args *const g = i ? a->down : a->up;
         moek_find_gate_up_of_(i ? &p.down : &p.up, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
                              Format::W_SCALE_COLUMNS, 0);
-        if (g->tiled && (g->k * K::ELEMENT % 128 || g->n % 8 || g->w_gate)) return MOEK_E_ARGUMENT;
+        if (g->w.layout && (g->k * K::ELEMENT % 128 || g->n % 8 || g->gate.codes)) return MOEK_E_ARGUMENT;
         p.units[i] = (g->n + 7) / 8;
         p.steps[i] = (g->k * K::ELEMENT + 255) / 256;
         p.pitch[i] = p.steps[i] * (256 * K::WIDE) + (K::FP8 ? 16 : 64);        /* no bank twice */

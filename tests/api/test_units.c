@@ -215,8 +215,7 @@ static void layer_batched(const ref_layer_args *l, double *y)
     int32_t counts[EXPERTS], slot_row[TOKENS * SLOTS];
     moek_sort_args s;
     moek_quant_args q;
-    moek_gemm_more_args more;
-    moek_gemm_args *const g = &more.gemm;
+    moek_gemm_args more, *const g = &more;
     moek_combine_args c;
     memset(&s, 0, sizeof s), memset(&q, 0, sizeof q), memset(&c, 0, sizeof c);
     s.slots = TOKENS * SLOTS, s.experts = EXPERTS, s.rows_per_expert = l->rows_per_expert ? l->rows_per_expert : R;
@@ -225,7 +224,7 @@ static void layer_batched(const ref_layer_args *l, double *y)
     q.rows = TOKENS * SLOTS, q.source_div = SLOTS, q.target = slot_row, q.static_scale = l->w->x_scale;
     layer_quant(l, q, (const uint16_t *)l->x, HIDDEN, xq, x_scale);
     more = ref_layer_gemm(l, NULL, NULL, 1);
-    g->rows_per_expert = s.rows_per_expert, g->counts = counts, g->a = xq, g->a_scale = x_scale;
+    g->rows_per_expert = s.rows_per_expert, g->rows.counts = counts, g->a = xq, g->a_scale = x_scale;
     ref_up(g, l->format, wide, NULL);
     layer_round(h, wide, COUNT(h), l->dtype);
     q.rows = EXPERTS * s.rows_per_expert, q.source_div = 1, q.target = NULL;
@@ -233,7 +232,7 @@ static void layer_batched(const ref_layer_args *l, double *y)
     q.static_scale = l->w->h_scale;
     layer_quant(l, q, h, INTER, hq, h_scale);
     more = ref_layer_gemm(l, NULL, NULL, 0);
-    g->rows_per_expert = s.rows_per_expert, g->counts = counts, g->a = hq, g->a_scale = h_scale;
+    g->rows_per_expert = s.rows_per_expert, g->rows.counts = counts, g->a = hq, g->a_scale = h_scale;
     ref_down(g, l->format, wide, NULL);
     layer_round(o, wide, COUNT(o), l->dtype);
     c.tokens = TOKENS, c.topk = SLOTS, c.hidden = HIDDEN, c.experts = EXPERTS, c.dtype = l->dtype;

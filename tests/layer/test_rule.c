@@ -37,7 +37,7 @@ static void say(const char *format, ...)
 }
 static void say_gemm(const moek_gemm_args *a)
 {
-    say("%s%s%s%s%s%s", a->ids ? ",ids" : "", a->a_order ? ",order" : "", a->split ? ",split" : "",
+    say("%s%s%s%s%s%s", a->ids ? ",ids" : "", a->rows.order ? ",order" : "", a->split ? ",split" : "",
         a->q ? ",requantizes" : "", a->early ? ",early" : "", a->rows_per_expert ? ",batched" : "");
 }
 /* ROUTE ... are spelled as the table spells them. */

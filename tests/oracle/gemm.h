@@ -22,34 +22,27 @@ static inline size_t ref_scale_row(const moek_gemm_args *a, int share, int of, i
 {
     const size_t blocks = (size_t)((a->n_offset + a->n + share - 1) / share), e = (size_t)expert;
     const int swapped = a->gate_first > a->up_first;
-    if (of == REF_ALL || a->w_gate) return e * blocks + (size_t)((a->n_offset + wrow) / share);
+    if (of == REF_ALL || a->gate.codes) return e * blocks + (size_t)((a->n_offset + wrow) / share);
     if (!a->scales_separate) return e * (size_t)((a->w_rows + share - 1) / share) + (size_t)(wrow / share);
     return e * 2 * blocks + ((of == REF_GATE) == swapped ? blocks : 0) + (size_t)((a->n_offset + wrow % a->n) / share);
-}
-/* What is behind the arguments of formats that have more; NULL: nothing. */
-static inline const moek_gemm_more_args *ref_more(const moek_gemm_args *a, const moek_format *f)
-{
-    return f->global_scale || f->zero || format_x_second(f) ? (const moek_gemm_more_args *)a : NULL;
 }
 /* The global scale of gate or up, or of all; 1: there is none. */
 static inline double ref_second(const moek_gemm_args *a, const moek_format *f, int of, int expert)
 {
-    const moek_gemm_more_args *const more = ref_more(a, f);
     const int swapped = a->gate_first > a->up_first;
     if (!f->global_scale) return 1;
-    if (a->w_gate && of == REF_GATE) return more->gate_global_scale[expert];
-    if (a->w_gate || of == REF_ALL) return more->w_global_scale[expert];
-    return more->w_global_scale[2 * expert + ((of == REF_GATE) == swapped)];
+    if (a->gate.codes && of == REF_GATE) return a->gate.global_scale[expert];
+    if (a->gate.codes || of == REF_ALL) return a->w.global_scale[expert];
+    return a->w.global_scale[2 * expert + ((of == REF_GATE) == swapped)];
 }
 /* w_k, row wrow of an expert's, less the zero points of its groups, if there are any. */
 static inline void ref_less_zeros(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow,
                                   double *w_k)
 {
-    const moek_gemm_more_args *const more = ref_more(a, f);
     const ref_number *const number = ref_element(f->w, a->dtype);
     const int columns = f->w_scale.columns;
-    const size_t row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
-    const void *const all = !more ? NULL : a->w_gate && of == REF_GATE ? more->gate_zero : more->w_zero;
+    const size_t row = (size_t)expert * (a->gate.codes ? a->n : a->w_rows) + wrow;
+    const void *const all = a->gate.codes && of == REF_GATE ? a->gate.zero_points : a->w.zero_points;
     const char *const zeros = all ? (const char *)all + row * ref_bytes(number, ref_groups_of(a, columns)) : NULL;
     int k;
     for (k = 0; zeros && k < a->k; k++)
@@ -59,9 +52,9 @@ static inline void ref_less_zeros(const moek_gemm_args *a, const moek_format *f,
 static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *f, int of, int expert, int wrow, int k)
 {
     const moek_scale_shape *const s = &f->w_scale;
-    const size_t w_row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
+    const size_t w_row = (size_t)expert * (a->gate.codes ? a->n : a->w_rows) + wrow;
     const size_t row = !s->rows ? (size_t)expert : s->rows == 1 ? w_row : ref_scale_row(a, s->rows, of, expert, wrow);
-    const void *const scales = a->w_gate && of == REF_GATE ? a->gate_scale : a->w_scale;
+    const void *const scales = a->gate.codes && of == REF_GATE ? a->gate.scales : a->w.scales;
     if (!s->type) return 1;
     return ref_get(ref_scale_type(s->type, a->dtype), scales,
                    row * ref_groups_of(a, s->columns) + (size_t)(s->columns ? k / s->columns : 0));
@@ -124,7 +117,7 @@ static inline double ref_x_scale(const moek_gemm_args *a, const moek_format *f, 
 {
     const moek_scale_shape *const s = &f->x_scale;
     if (!s->type) return 1;
-    return (format_x_second(f) ? ref_more(a, f)->a_global_scale[0] : 1.0) *
+    return (format_x_second(f) ? a->a_global_scale[0] : 1.0) *
            ref_get(ref_scale_type(s->type, a->dtype), a->a_scale,
                    (s->rows ? (size_t)row : 0) * ref_groups_of(a, s->columns) +
                    (size_t)(s->columns ? k / s->columns : 0));
@@ -258,16 +251,17 @@ REF_BOTH void ref_dots(const ref_batch *b, const ref_strip *s, size_t w_row, ref
  * may be from it, if sums are off by `e` of their |terms|. */
 REF_BOTH double ref_up_one(const moek_gemm_args *a, ref_sum g, ref_sum u, double e, double *slack)
 {
-    const int gated = ref_gated(a->act);
-    const double y = ref_act(a->act, g.value, u.value, a->alpha, a->beta, a->limit);
-    const int gelu = a->act == MOEK_GELU || a->act == MOEK_GELU_NO_MUL || a->act == MOEK_GELU_TANH ||
-        a->act == MOEK_GELU_TANH_NO_MUL;
+    const int gated = ref_gated(a->epilogue.act);
+    const double y = ref_act(a->epilogue.act, g.value, u.value, a->epilogue.alpha, a->epilogue.beta, a->epilogue.limit);
+    const int act = a->epilogue.act;
+    const int gelu = act == MOEK_GELU || act == MOEK_GELU_NO_MUL || act == MOEK_GELU_TANH ||
+                     act == MOEK_GELU_TANH_NO_MUL;
     int i;
     *slack = 0;
     for (i = 0; i < 4; i++) {                          /* what the errors of g and u do to y */
         const double of_g = e * g.size + g.lost, of_u = e * u.size + u.lost;
-        const double moved = ref_act(a->act, g.value + (i & 1 ? of_g : -of_g), u.value + (i & 2 ? of_u : -of_u),
-                                     a->alpha, a->beta, a->limit);
+        const double moved = ref_act(act, g.value + (i & 1 ? of_g : -of_g), u.value + (i & 2 ? of_u : -of_u),
+                                     a->epilogue.alpha, a->epilogue.beta, a->epilogue.limit);
         if (fabs(moved - y) > *slack) *slack = fabs(moved - y);
     }
     *slack += ldexp(fabs(y), -18);                     /* f32 exp, tanh, erf and the products after them */
@@ -415,7 +409,7 @@ static inline void ref_hold(const double *from, int k, ref_held *to)
 /* Row p of those that are sorted. */
 static inline void ref_a_row_(const ref_batch *b, const moek_gemm_args *a, const moek_format *f, int p, size_t row)
 {
-    const int from = a->a_order ? a->a_order[p] / a->a_div : p;
+    const int from = a->rows.order ? a->rows.order[p] / a->rows.div : p;
     double *const a_k = (double *)ref_alloc((size_t)a->k * sizeof *a_k);
     int k0, g = 0;
     ref_decode_row(ref_element(f->x, a->dtype), a->a, a->a_row_bytes, (size_t)from, a->k, a_k);
@@ -428,13 +422,13 @@ static inline void ref_a_row_(const ref_batch *b, const moek_gemm_args *a, const
 static inline void ref_w_row_(const ref_batch *b, const moek_gemm_args *a, const moek_format *f, int of, int expert,
                               int wrow, size_t w_row)
 {
-    const int gate = a->w_gate && of == REF_GATE;
-    const size_t row = (size_t)expert * (a->w_gate ? a->n : a->w_rows) + wrow;
-    const void *const bias = gate ? a->gate_bias : a->bias;
+    const int gate = a->gate.codes && of == REF_GATE;
+    const size_t row = (size_t)expert * (a->gate.codes ? a->n : a->w_rows) + wrow;
+    const void *const bias = gate ? a->gate.bias : a->w.bias;
     double *const w_k = (double *)ref_alloc((size_t)a->k * sizeof *w_k), lost = -1;
     int k0, g = 0;
-    if (f->only_blocks) block_row(f, gate ? a->w_gate : a->w, row, a->k, w_k);
-    else ref_decode_row(ref_element(f->w, a->dtype), gate ? a->w_gate : a->w, 0, row, a->k, w_k);
+    if (f->only_blocks) block_row(f, gate ? a->gate.codes : a->w.codes, row, a->k, w_k);
+    else ref_decode_row(ref_element(f->w, a->dtype), gate ? a->gate.codes : a->w.codes, 0, row, a->k, w_k);
     ref_less_zeros(a, f, of, expert, wrow, w_k);
     ref_fold(a, f, of, expert, wrow, w_k);
     ref_hold(w_k, a->k, b->w_k + w_row * a->k);
@@ -451,7 +445,7 @@ static inline void ref_w_row_(const ref_batch *b, const moek_gemm_args *a, const
 static inline void ref_w_column_(const ref_batch *b, const moek_gemm_args *a, const moek_format *f, int expert, int j,
                                  size_t column)
 {
-    const int gated = b->sides > 1, apart = gated && a->w_gate, step = apart ? 1 : a->w_step;
+    const int gated = b->sides > 1, apart = gated && a->gate.codes, step = apart ? 1 : a->w_step;
     const int gate_row = !gated || apart ? j : a->gate_first + j * step;
     ref_w_row_(b, a, f, gated ? REF_GATE : REF_ALL, expert, gate_row, column * b->sides);
     if (gated) ref_w_row_(b, a, f, REF_UP, expert, apart ? j : a->up_first + j * step, column * b->sides + 1);
@@ -502,7 +496,7 @@ static inline void ref_flush_(ref_batch *b, ref_pieces *pieces, const moek_gemm_
     for (r = 0; r < b->rows; r++) {
         const ref_piece *const piece = &pieces->of[of_row[r]];
         const int p = piece->first + r - piece->row;
-        const size_t to = (size_t)(a->out_order ? a->out_order[p] : p) * a->n + piece->j;
+        const size_t to = (size_t)(a->rows.out_order ? a->rows.out_order[p] : p) * a->n + piece->j;
         const size_t from = piece->out + (size_t)(r - piece->row) * piece->columns, bytes = piece->columns * sizeof *y;
         memcpy(y + to, b->y + from, bytes);
         if (slack) memcpy(slack + to, b->slack + from, bytes);
@@ -526,7 +520,7 @@ static inline ref_batch ref_batch_of(const moek_gemm_args *a, int up, int share)
     ref_batch b;
     memset(&b, 0, sizeof b);
     b.gemm = *a, b.up = up, b.share = share;
-    b.sides = 1 + (up && ref_gated(a->act)), b.error = ref_f32_error(a->k);
+    b.sides = 1 + (up && ref_gated(a->epilogue.act)), b.error = ref_f32_error(a->k);
     b.groups = share ? (a->k_offset + a->k + share - 1) / share - a->k_offset / share : 1;
     return b;
 }
@@ -537,7 +531,7 @@ static inline int ref_at_once_(int all, size_t fit)
     return all < 1 ? 1 : (size_t)all < some ? all : (int)some;
 }
 /* y and slack (or NULL): rows of n doubles, indexed as `out`; rows that nobody owns are left alone.  Of formats with a
- * global scale (of w or x) or zero points, a is the first part of a moek_gemm_more_args. */
+ * global scale (of w or x) or zero points, a is the first part of a moek_gemm_args. */
 static inline void ref_gemm_(const moek_gemm_args *a, const moek_format *f, int up, double *y, double *slack)
 {
     const int R = a->rows_per_expert;
@@ -547,7 +541,7 @@ static inline void ref_gemm_(const moek_gemm_args *a, const moek_format *f, int 
     int e, first, j;
     ref_tables_(f, a->dtype);
     for (e = 0; e < a->experts; e++) {
-        const int begin = R ? e * R : a->offsets[e], end = R ? begin + a->counts[e] : a->offsets[e + 1];
+        const int begin = R ? e * R : a->rows.offsets[e], end = R ? begin + a->rows.counts[e] : a->rows.offsets[e + 1];
         const int rows = ref_at_once_(end - begin, REF_HELD / a->k);
         const int columns = ref_at_once_(ref_at_once_(a->n, REF_HELD / w_k), REF_OUT / rows);
         for (j = 0; j < a->n; j += columns)

@@ -339,32 +339,30 @@ static inline void *ref_layer_quant(const ref_layer_args *l, const moek_format *
     ref_quant(&q, f);
     return q.q;
 }
-static inline moek_gemm_more_args ref_layer_gemm(const ref_layer_args *l, const int32_t *offsets,
-                                                 const int32_t *order, int up)
+static inline moek_gemm_args ref_layer_gemm(const ref_layer_args *l, const int32_t *offsets, const int32_t *order,
+                                            int up)
 {
     const int gated = ref_gated(l->act), inter = l->inter;
-    moek_gemm_more_args more;
     moek_gemm_args g;
-    memset(&more, 0, sizeof more), memset(&g, 0, sizeof g);
+    memset(&g, 0, sizeof g);
     g.n = up ? inter : l->hidden, g.k = up ? l->hidden : inter, g.w_rows = up ? inter * (1 + gated) : l->hidden;
-    g.experts = l->experts, g.dtype = l->dtype, g.offsets = offsets;
-    g.w = up ? l->w->w_up : l->w->w_down, g.w_scale = up ? l->w->w_up_scale : l->w->w_down_scale;
-    g.bias = up ? l->w->w_up_bias : l->w->w_down_bias;
-    g.a_order = up ? order : NULL, g.a_div = l->slots, g.out_order = up ? NULL : order;
-    g.act = l->act, g.alpha = l->alpha, g.beta = l->beta, g.limit = l->limit;
+    g.experts = l->experts, g.dtype = l->dtype, g.rows.offsets = offsets;
+    g.w.codes = up ? l->w->w_up : l->w->w_down, g.w.scales = up ? l->w->w_up_scale : l->w->w_down_scale;
+    g.w.bias = up ? l->w->w_up_bias : l->w->w_down_bias;
+    g.rows.order = up ? order : NULL, g.rows.div = l->slots, g.rows.out_order = up ? NULL : order;
+    g.epilogue.act = l->act, g.epilogue.alpha = l->alpha, g.epilogue.beta = l->beta, g.epilogue.limit = l->limit;
     g.scales_separate = up && gated && l->up_scales, g.n_offset = up ? l->inter_offset : 0;
     g.k_offset = up ? 0 : l->inter_offset;
     if (up && l->up_layout == MOEK_UP_SEPARATE)
-        g.w_gate = l->w->w_gate, g.gate_scale = l->w->w_gate_scale, g.gate_bias = l->w->w_gate_bias;
+        g.gate.codes = l->w->w_gate, g.gate.scales = l->w->w_gate_scale, g.gate.bias = l->w->w_gate_bias;
     g.w_step = l->up_layout == MOEK_UP_INTERLEAVED ? 2 : 1;
     g.gate_first = l->up_layout == MOEK_UP_SWAPPED ? inter : 0;
     g.up_first = l->up_layout == MOEK_UP_SWAPPED ? 0 : l->up_layout == MOEK_UP_INTERLEAVED ? 1 : inter;
-    more.gemm = g;
-    more.w_global_scale = up ? l->w->w_up_global_scale : l->w->w_down_global_scale;
-    more.w_zero = up ? l->w->w_up_zero : l->w->w_down_zero;
-    if (format_x_second(ref_layer_format(l, up))) more.a_global_scale = up ? l->w->x_scale : l->w->h_scale;
-    if (g.w_gate) more.gate_global_scale = l->w->w_gate_global_scale, more.gate_zero = l->w->w_gate_zero;
-    return more;
+    g.w.global_scale = up ? l->w->w_up_global_scale : l->w->w_down_global_scale;
+    g.w.zero_points = up ? l->w->w_up_zero : l->w->w_down_zero;
+    if (format_x_second(ref_layer_format(l, up))) g.a_global_scale = up ? l->w->x_scale : l->w->h_scale;
+    if (g.gate.codes) g.gate.global_scale = l->w->w_gate_global_scale, g.gate.zero_points = l->w->w_gate_zero;
+    return g;
 }
 /* Sorted rows of each expert, as ref_sort gives them, less what overflows rows_per_expert.  Returns their number. */
 static inline int ref_layer_sort(const ref_layer_args *l, int32_t *offsets, int32_t *order)
@@ -405,19 +403,19 @@ static inline void ref_layer(const ref_layer_args *l, double *y)
     void *x_scale, *h_scale;
     void *x = ref_layer_quant(l, l->format, l->x, l->x_stride, l->tokens, l->hidden, 0,
                               l->router_weight_on_input ? l->weights : NULL, l->w->x_scale, &x_scale);
-    moek_gemm_more_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
+    moek_gemm_args up = ref_layer_gemm(l, offsets, order, 1), down = ref_layer_gemm(l, offsets, order, 0);
     moek_combine_args c;
     uint16_t *h, *o;
     void *hq;
     int i;
-    up.gemm.a = x, up.gemm.a_scale = x_scale;
-    h = ref_layer_step(l, &up.gemm, 1, rows);
+    up.a = x, up.a_scale = x_scale;
+    h = ref_layer_step(l, &up, 1, rows);
     hq = ref_layer_quant(l, ref_layer_format(l, 0), h, 0, rows, l->inter, l->inter_offset, NULL, l->w->h_scale,
                          &h_scale);
-    down.gemm.a = hq, down.gemm.a_scale = h_scale;
+    down.a = hq, down.a_scale = h_scale;
     for (i = 0; i < slots; i++) kept[i] = -1;
     for (i = 0; i < rows; i++) kept[order[i]] = l->ids[order[i]];
-    o = ref_layer_step(l, &down.gemm, 0, slots);
+    o = ref_layer_step(l, &down, 0, slots);
     memset(&c, 0, sizeof c);
     c.tokens = l->tokens, c.topk = l->slots, c.hidden = l->hidden, c.experts = l->experts, c.dtype = l->dtype;
     c.rows = o, c.ids = kept, c.weights = l->router_weight_on_input ? NULL : l->weights, c.addend = l->addend;

@@ -55,7 +55,8 @@ static inline void ref_check_case(int up, int act, int k, int k_offset, int shar
     void *memory, *copy;
     size_t inputs, bytes, all, i, bad = 0;
     memset(&a, 0, sizeof a);
-    a.n = COLUMNS, a.k = k, a.k_offset = k_offset, a.act = act, a.alpha = 1.5f, a.beta = 0.5f, a.limit = 1.25f;
+    a.n = COLUMNS, a.k = k, a.k_offset = k_offset;
+    a.epilogue.act = act, a.epilogue.alpha = 1.5f, a.epilogue.beta = 0.5f, a.epilogue.limit = 1.25f;
     b = ref_batch_of(&a, up, share);
     b.rows = REF_STRIP + 4, b.columns = COLUMNS, b.strips = 3;
     b.out = all = (size_t)b.rows * COLUMNS;            /* (more than there are) */

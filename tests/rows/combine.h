@@ -187,10 +187,10 @@ static void expand_case(int experts, int n, int k, int layout, int columns, int 
     if (columns == 32 && spread > 30) scales[rng_below((uint32_t)(rows * groups))] = 255, scales[0] = 0;
     if (columns == 16) memset(scales, 0, groups);      /* a row of zeros, and sometimes one with a NaN */
     if (columns == 16 && spread > 9) scales[groups + (size_t)rng_below((int)(rows - 1) * (int)groups)] = 127;
-    w.experts = experts, w.n = n, w.k = k, w.w_rows = h.w_rows, w.w = codes, w.w_scale = scales;
+    w.experts = experts, w.n = n, w.k = k, w.w_rows = h.w_rows, w.w.codes = codes, w.w.scales = scales;
     w.gate_first = h.gate_first, w.up_first = h.up_first, w.w_step = h.w_step;
     to_fragments(&w, format_that_expands(columns), 0);
-    h.w = w.w, h.w_scale = w.w_scale;
+    h.w = w.w.codes, h.w_scale = w.w.scales;
     if (columns == 16) {
         h.w_global_scale = (const float *)in(2 * (size_t)experts * sizeof(float));
         fill_f32((float *)(uintptr_t)h.w_global_scale, 2 * (size_t)experts, 0.5f, 2);

@@ -22,12 +22,12 @@ static void layer_odd(int odd, moek_layer_args *h, moek_gemm_args *up, moek_gemm
     for (g = 0; odd == LAYER_ZERO_SCALES && g < 2; g++) {
         const int groups = (int)moek_scale_count(shape, 1, (size_t)both[g]->k);
         const int blocks = both[g]->experts * gemm_blocks_of(both[g]->w_rows);
-        for (i = 0; i < blocks * groups; i++) if (i % groups % 2 == 0) ((float *)both[g]->w_scale)[i] = 0;
+        for (i = 0; i < blocks * groups; i++) if (i % groups % 2 == 0) ((float *)both[g]->w.scales)[i] = 0;
     }
     for (k = 0; odd == LAYER_NAN_TOKEN && k < h->topk; k++) ((float *)h->weights)[k] = 0;
     for (i = 0; odd == LAYER_NAN_TOKEN && i < up->k; i++) ((uint16_t *)h->x)[i] = 0x7fff;
     if (odd == LAYER_NAN_BIAS && h->ids[0] >= 0 && h->ids[0] < down->experts)
-        ((uint16_t *)down->bias)[(size_t)h->ids[0] * down->w_rows] = 0x7fff;
+        ((uint16_t *)down->w.bias)[(size_t)h->ids[0] * down->w_rows] = 0x7fff;
     if (odd == LAYER_NO_WEIGHTS) h->weights = NULL;
 }
 /* A row of few tokens leaves its count, and zeros where the next will write h; another zeros but for its count. */
@@ -89,8 +89,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     const double all = (double)tokens * hidden;
     const double tolerance = (fp8 ? 9e-3 : 3e-3) * (fp8 && all < 1e4 ? 4 : all < 100 ? 2 : 1);
     gemm_case_t c;
-    moek_gemm_args up, down;
-    moek_gemm_more_args up_more, down_more, d_up, d_down;
+    moek_gemm_args up, down, d_up, d_down;
     moek_layer_args h, d;
     moek_weights w;
     ref_layer_args r;
@@ -116,9 +115,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     if (fragments && c.layout == MOEK_UP_SEPARATE) c.layout = layout = MOEK_UP_SWAPPED;
     gemm_act(&c, &up);
     gemm_w(&c, &up);
-    up_more = gemm_more;
     gemm_w(&c, &down);
-    down_more = gemm_more;
     h.tokens = tokens, h.topk = topk, h.ue8m0 = f->ue8m0 && turn % 4 == 3;
     h.ids = ids = in_i32(slots);
     fill_ids(ids, slots, experts, kind);
@@ -134,15 +131,16 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     }
     layer_static(&up, &down);
     r.tokens = tokens, r.slots = topk, r.experts = experts, r.hidden = hidden, r.inter = inter;
-    r.format = f, r.dtype = up.dtype, r.act = act, r.alpha = up.alpha, r.beta = up.beta, r.limit = up.limit;
+    r.format = f, r.dtype = up.dtype, r.act = act;
+    r.alpha = up.epilogue.alpha, r.beta = up.epilogue.beta, r.limit = up.epilogue.limit;
     r.up_layout = layout, r.ue8m0 = h.ue8m0, r.x = h.x, r.ids = ids, r.weights = h.weights, r.w = &w;
     r.addend = h.addend, r.x_stride = h.x_stride, r.addend_stride = h.addend_stride;
-    w.w_up = up.w, w.w_up_scale = up.w_scale, w.w_up_bias = up.bias, w.x_scale = (const float *)up.a_scale;
-    w.w_gate = up.w_gate, w.w_gate_scale = up.gate_scale, w.w_gate_bias = up.gate_bias;
+    w.w_up = up.w.codes, w.w_up_scale = up.w.scales, w.w_up_bias = up.w.bias, w.x_scale = (const float *)up.a_scale;
+    w.w_gate = up.gate.codes, w.w_gate_scale = up.gate.scales, w.w_gate_bias = up.gate.bias;
     r.up_scales = up.scales_separate;
-    w.w_down = down.w, w.w_down_scale = down.w_scale, w.w_down_bias = down.bias;
-    w.w_up_global_scale = up_more.w_global_scale, w.w_down_global_scale = down_more.w_global_scale;
-    w.w_up_zero = up_more.w_zero, w.w_down_zero = down_more.w_zero;
+    w.w_down = down.w.codes, w.w_down_scale = down.w.scales, w.w_down_bias = down.w.bias;
+    w.w_up_global_scale = up.w.global_scale, w.w_down_global_scale = down.w.global_scale;
+    w.w_up_zero = up.w.zero_points, w.w_down_zero = down.w.zero_points;
     w.h_scale = (const float *)down.a_scale;
     layer_odd(odd, &h, &up, &down);
     r.weights = h.weights;
@@ -159,18 +157,13 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
         h.state->launches[0] = (unsigned long long)blocks;
         memset(h.state->h[0], 0x5a, sizeof h.state->h[0]);
     }
-    d = h, d_up = up_more, d_down = down_more;
-    d_up.gemm = up, d_down.gemm = down;
-    if (fragments) {
-        gemm_to_fragments(&d_up.gemm), gemm_to_fragments(&d_down.gemm);
-        d_up.w_zero = gemm_tiled_zeros(&up, d_up.w_zero), d_down.w_zero = gemm_tiled_zeros(&down, d_down.w_zero);
-    }
-    d.up = &d_up.gemm, d.down = &d_down.gemm;
+    d = h, d_up = up, d_down = down;
+    if (fragments) gemm_to_fragments(&d_up), gemm_to_fragments(&d_down);
+    d.up = &d_up, d.down = &d_down;
     MOVE(d.ids), MOVE(d.weights), MOVE(d.x), MOVE(d.addend), MOVE(d.y), MOVE(d.split), MOVE(d.state);
-    gemm_move(&d_up.gemm);
-    gemm_move(&d_down.gemm);
-    MOVE(d_up.w_global_scale), MOVE(d_down.w_global_scale), MOVE(d_up.w_zero), MOVE(d_down.w_zero);
-    if (!layer_fits(&h, &up, &down, up_more.w_zero != NULL))
+    gemm_move(&d_up);
+    gemm_move(&d_down);
+    if (!layer_fits(&h, &up, &down, up.w.zero_points != NULL))
         CHECK(now.row->launch(&d, now.stream) == MOEK_E_ARGUMENT, "%s: %s: it ran without room", now.row->name,
               now.what);
     else if (launch_twice(&d)) {
@@ -181,9 +174,9 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
         free(made);
         layer_left(h.state, (const moek_layer_state *)got(h.state), blocks);
         free(want);
-        if (!fragments && (d_up.gemm.w = gemm_tiles(&up)) && (d_down.gemm.w = gemm_tiles(&down))) {
-            MOVE(d_up.gemm.w), MOVE(d_down.gemm.w);
-            d_up.gemm.tiled = d_down.gemm.tiled = 1;
+        if (!fragments && (d_up.w.codes = gemm_tiles(&up)) && (d_down.w.codes = gemm_tiles(&down))) {
+            MOVE(d_up.w.codes), MOVE(d_down.w.codes);
+            d_up.w.layout = d_down.w.layout = 1;
             rows_again("y of tiled weights", &d, h.y);
         }
     }
@@ -283,13 +276,13 @@ static void mlp_want(const moek_mlp_args *h, const void *x, int stride, const in
     memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
     for (i = 0; i < slots; i++) memcpy(every + i * row, (const uint16_t *)x + i / topk * (size_t)stride, row);
     r.tokens = slots, r.slots = 1, r.experts = h->up->experts, r.hidden = h->up->k, r.inter = h->up->n;
-    r.format = now.format, r.dtype = h->up->dtype, r.act = h->up->act;
-    r.alpha = h->up->alpha, r.beta = h->up->beta, r.limit = h->up->limit;
+    r.format = now.format, r.dtype = h->up->dtype, r.act = h->up->epilogue.act;
+    r.alpha = h->up->epilogue.alpha, r.beta = h->up->epilogue.beta, r.limit = h->up->epilogue.limit;
     r.up_layout = layout, r.ue8m0 = h->ue8m0, r.x = every, r.ids = ids, r.w = &w;
-    w.w_up = h->up->w, w.w_up_scale = h->up->w_scale, w.w_up_bias = h->up->bias;
-    w.w_gate = h->up->w_gate, w.w_gate_scale = h->up->gate_scale, w.w_gate_bias = h->up->gate_bias;
+    w.w_up = h->up->w.codes, w.w_up_scale = h->up->w.scales, w.w_up_bias = h->up->w.bias;
+    w.w_gate = h->up->gate.codes, w.w_gate_scale = h->up->gate.scales, w.w_gate_bias = h->up->gate.bias;
     r.up_scales = h->up->scales_separate;
-    w.w_down = h->down->w, w.w_down_scale = h->down->w_scale, w.w_down_bias = h->down->bias;
+    w.w_down = h->down->w.codes, w.w_down_scale = h->down->w.scales, w.w_down_bias = h->down->w.bias;
     if (now.format->static_x) w.x_scale = (const float *)h->up->a_scale, w.h_scale = (const float *)h->down->a_scale;
     ref_layer(&r, want);
     free(every);
@@ -367,7 +360,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     down.a = scratch((size_t)slots * inter * 2);
     if (format_blocked(f)) down.a_scale = layer_scales(slots, inter);
     down.out = out((size_t)slots * hidden * 2);
-    if (by_slot) down.out_order = up.a_order;
+    if (by_slot) down.rows.out_order = up.rows.order;
     h.flags = (int32_t *)scratch((size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
     memset(h.flags, 0, (size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
     h.up = &up, h.down = &down;
@@ -381,13 +374,13 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
         made = (const uint16_t *)got(down.out), before = (const uint16_t *)rows_want(down.out);
         rows_say("the reference");
         mlp_want(&h, x, stride, ids, slots, topk, layout, want);
-        for (p = 0; p < up.offsets[experts]; p++) {
-            const int slot = up.a_order[p];
+        for (p = 0; p < up.rows.offsets[experts]; p++) {
+            const int slot = up.rows.order[p];
             memcpy(of_slot + (size_t)slot * hidden, made + (size_t)(by_slot ? slot : p) * hidden, (size_t)hidden * 2);
         }
         layer_compare(of_slot, want, slots, hidden, inter, up.dtype, tolerance);
         for (i = 0; i < slots; i++) {                  /* nobody's rows */
-            const int nobody = by_slot ? ids[i] < 0 || ids[i] >= experts : i >= up.offsets[experts];
+            const int nobody = by_slot ? ids[i] < 0 || ids[i] >= experts : i >= up.rows.offsets[experts];
             touched += nobody && memcmp(made + (size_t)i * hidden, before + (size_t)i * hidden, (size_t)hidden * 2);
         }
         CHECK(!touched, "%s: %s: %d rows that are nobody's were written", now.row->name, now.what, touched);
@@ -398,7 +391,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
             d_up.early = 1;
             mlp_move(&d, &d_up, &d_down);
             late_begin(d_up.a, up.a);
-            late_begin(d_up.a_order, up.a_order);
+            late_begin(d_up.rows.order, up.rows.order);
             late_begin(d.flags, h.flags);
             if (fp8 && !f->static_x) late_begin(d_up.a_scale, up.a_scale);
             rows_again("out behind a late kernel", &d, down.out);
@@ -406,8 +399,8 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
         }
 #endif
         d = h, d_up = up, d_down = down;
-        if ((d_up.w = gemm_tiles(&up)) && (d_down.w = gemm_tiles(&down))) {
-            d_up.tiled = d_down.tiled = 1;
+        if ((d_up.w.codes = gemm_tiles(&up)) && (d_down.w.codes = gemm_tiles(&down))) {
+            d_up.w.layout = d_down.w.layout = 1;
             mlp_move(&d, &d_up, &d_down);
             rows_again("out of tiled weights", &d, down.out);
         }

@@ -70,7 +70,7 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
     h->experts = c->experts;
     s.slots = c->slots, s.experts = c->experts, s.block_m = block_m, s.ids = ids, s.counts = in_i32(c->experts);
     fill_ids(ids, c->slots, c->experts, c->kind);
-    h->counts = s.counts;
+    h->rows.counts = s.counts;
     if (!c->batched && c->order == (c->up ? ORDER_IN : ORDER_OUT) && self) {
         int32_t *own = in_i32(c->slots);
         memcpy(own, ids, (size_t)c->slots * 4);
@@ -86,11 +86,11 @@ static void gemm_rows(const gemm_case_t *c, moek_gemm_args *h)
         s.offsets = in_i32(c->experts + 1), s.order = in_i32(c->slots), s.num_blocks = in_i32(1);
         s.block_expert = in_i32(blocks), s.block_row = in_i32(blocks);
         ref_sort(&s);
-        h->offsets = s.offsets, h->block_expert = s.block_expert, h->block_row = s.block_row;
-        h->num_blocks = s.num_blocks, h->max_blocks = blocks;
-        h->a_div = 1;
-        if (c->order & ORDER_IN) h->a_order = s.order, h->a_div = c->topk;
-        if (c->order & ORDER_OUT) h->out_order = s.order;
+        h->rows.offsets = s.offsets, h->rows.block_expert = s.block_expert, h->rows.block_row = s.block_row;
+        h->rows.num_blocks = s.num_blocks, h->max_blocks = blocks;
+        h->rows.div = 1;
+        if (c->order & ORDER_IN) h->rows.order = s.order, h->rows.div = c->topk;
+        if (c->order & ORDER_OUT) h->rows.out_order = s.order;
         if (gemm_sets_there) {
             const int more = moek_max_blocks(c->slots, c->experts, gemm_set[0].row->m);
             s.block_m = gemm_set[0].row->m, s.num_blocks = in_i32(1);
@@ -124,13 +124,13 @@ static void gemm_a(const gemm_case_t *c, moek_gemm_args *h)
     void *scale = f->x_scale.type ? in((size_t)(rows + 1) * moek_scale_bytes(&f->x_scale, 1,
                                                                             (size_t)(h->k_offset + h->k))) : NULL;
     int e, p, bad = -1;
-    h->rows = rows, h->a = a, h->a_scale = (const float *)scale;
+    h->a_rows = rows, h->a = a, h->a_scale = (const float *)scale;
     h->a_row_bytes = row_bytes == k_bytes ? 0 : (int)row_bytes;
     for (e = 0; e < h->experts; e++) {
-        const int begin = c->batched ? e * h->rows_per_expert : h->offsets[e];
-        const int end = c->batched ? begin + h->counts[e] : h->offsets[e + 1];
+        const int begin = c->batched ? e * h->rows_per_expert : h->rows.offsets[e];
+        const int end = c->batched ? begin + h->rows.counts[e] : h->rows.offsets[e + 1];
         for (p = begin; p < end; p++) {
-            const int row = h->a_order ? h->a_order[p] / h->a_div : p;
+            const int row = h->rows.order ? h->rows.order[p] / h->rows.div : p;
             gemm_a_row(h, a, row_bytes, scale, row);
             if (bad < 0 || rng_below(3) == 0) bad = row;
         }
@@ -160,20 +160,19 @@ static void to_fragments(moek_gemm_args *h, const moek_format *f, int block)
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
     r.row_bytes = moek_element_bytes(f->w, (size_t)h->k), r.codes = f->w, r.x = f->x;
     r.columns = of.columns;
-    r.from = h->w, r.to = in(rows * r.row_bytes);
+    r.from = h->w.codes, r.to = in(rows * r.row_bytes);
     ref_repack(&r);
-    h->w = r.to;
-    h->tiled = 1;
+    h->w.codes = r.to;
+    h->w.layout = 1;
     if (!of.columns || of.rows != 1) return;           /* scales act on sums: as they come */
     r.codes = 0, r.row_bytes = moek_scale_bytes(&of, 1, (size_t)h->k);
     r.scale_bytes = ref_scale_type(of.type, h->dtype)->width / 8;
     r.group = r.scale_bytes * (of.columns < 64 ? 64 / of.columns : 1);
-    r.from = h->w_scale, r.to = in(rows * r.row_bytes);
+    r.from = h->w.scales, r.to = in(rows * r.row_bytes);
     ref_repack(&r);
-    h->w_scale = r.to;
+    h->w.scales = r.to;
 }
-static void gemm_to_fragments(moek_gemm_args *h) { to_fragments(h, now.format, now.row->block); }
-/* Its zero points, likewise. */
+/* Zero points, as to_fragments has weights. */
 static const void *gemm_tiled_zeros(const moek_gemm_args *h, const void *zero)
 {
     const moek_scale_shape of = moek_weight_scale(now.format, now.row->block);
@@ -188,6 +187,11 @@ static const void *gemm_tiled_zeros(const moek_gemm_args *h, const void *zero)
     ref_repack(&r);
     return r.to;
 }
+static void gemm_to_fragments(moek_gemm_args *h)
+{
+    h->w.zero_points = gemm_tiled_zeros(h, h->w.zero_points);
+    to_fragments(h, now.format, now.row->block);
+}
 /* An array of rows of w, of scales or of zero points, in panels; apart: of gate or of up alone. */
 static const void *gemm_panels_of(const moek_gemm_args *h, const void *from, size_t row_bytes, int codes, int group,
                                   int zeros)
@@ -195,7 +199,7 @@ static const void *gemm_panels_of(const moek_gemm_args *h, const void *from, siz
     moek_repack_args r;
     if (!from) return NULL;
     memset(&r, 0, sizeof r);
-    r.panels = 1, r.experts = h->experts, r.w_rows = h->w_gate ? h->n : h->w_rows, r.n = h->n;
+    r.panels = 1, r.experts = h->experts, r.w_rows = h->gate.codes ? h->n : h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
     r.row_bytes = row_bytes, r.codes = codes, r.group = group, r.zeros = zeros;
     r.from = from, r.to = in((size_t)h->experts * r.w_rows * row_bytes);
@@ -209,31 +213,26 @@ static void gemm_to_panels(moek_gemm_args *h)
     const size_t row = moek_element_bytes(f->w, (size_t)h->k);
     const moek_gemm_args was = *h;
     const int codes = f->w_bits == 4 ? f->w : 0;
-    h->tiled = MOEK_WEIGHTS_PANELS;
-    h->w = gemm_panels_of(&was, was.w, row, codes, 4, 0);
-    h->w_gate = gemm_panels_of(&was, was.w_gate, row, codes, 4, 0);
-    if (!of.columns || of.rows != 1) return;           /* as they come */
-    {
-        const size_t bytes = moek_scale_bytes(&of, 1, (size_t)(h->k + h->k_offset));
-        const int each = ref_scale_type(of.type, h->dtype)->width / 8;
-        h->w_scale = gemm_panels_of(&was, was.w_scale, bytes, 0, each, 0);
-        h->gate_scale = gemm_panels_of(&was, was.gate_scale, bytes, 0, each, 0);
-    }
+    size_t zeros, scales;
+    int each;
+    h->w.layout = MOEK_WEIGHTS_PANELS;
+    h->w.codes = gemm_panels_of(&was, was.w.codes, row, codes, 4, 0);
+    h->gate.codes = gemm_panels_of(&was, was.gate.codes, row, codes, 4, 0);
+    if (!of.columns) return;                           /* as they come */
+    zeros = moek_element_bytes(f->w, moek_scale_count(&of, 1, (size_t)(h->k + h->k_offset)));
+    h->w.zero_points = gemm_panels_of(&was, was.w.zero_points, zeros, 0, 1, 1);
+    h->gate.zero_points = gemm_panels_of(&was, was.gate.zero_points, zeros, 0, 1, 1);
+    if (of.rows != 1) return;
+    scales = moek_scale_bytes(&of, 1, (size_t)(h->k + h->k_offset));
+    each = ref_scale_type(of.type, h->dtype)->width / 8;
+    h->w.scales = gemm_panels_of(&was, was.w.scales, scales, 0, each, 0);
+    h->gate.scales = gemm_panels_of(&was, was.gate.scales, scales, 0, each, 0);
 }
-static const void *gemm_panel_zeros(const moek_gemm_args *h, const void *zero)
-{
-    const moek_scale_shape of = moek_weight_scale(now.format, now.row->block);
-    if (!of.columns) return zero;
-    return gemm_panels_of(h, zero, moek_element_bytes(now.format->w,
-                                                      moek_scale_count(&of, 1, (size_t)(h->k + h->k_offset))), 0, 1, 1);
-}
-static moek_gemm_more_args gemm_more;                 /* of the case: global scales and zero points, if it has any */
 /* Of so many rows of w, of an expert, and matrices in them; a global scale leaves the others an eighth. */
 enum { GLOBAL_SCALE = 8 };
-static void gemm_w_more(const gemm_case_t *c, moek_gemm_more_args *m, int of_expert, int matrices)
+static void gemm_w_more(const gemm_case_t *c, moek_gemm_args *h, int of_expert, int matrices)
 {
     const moek_format *const f = now.format;
-    const moek_gemm_args *const h = &m->gemm;
     const ref_number *const number = ref_element(f->w, h->dtype);
     const size_t groups = moek_scale_count(&f->w_scale, 1, (size_t)(h->k_offset + h->k));
     const size_t row = moek_element_bytes(f->w, groups), rows = (size_t)h->experts * of_expert;
@@ -241,19 +240,18 @@ static void gemm_w_more(const gemm_case_t *c, moek_gemm_more_args *m, int of_exp
     uint8_t *zero;
     size_t r, g;
     if (f->global_scale) {
-        m->w_global_scale = second = in_f32(h->experts * matrices);
+        h->w.global_scale = second = in_f32(h->experts * matrices);
         fill_f32(second, (size_t)h->experts * matrices, 0.5f / GLOBAL_SCALE, 2.0f / GLOBAL_SCALE);
     }
     if (!f->zero || c->turn % 3 == 0) return;
-    m->w_zero = zero = (uint8_t *)in(rows * row);
+    h->w.zero_points = zero = (uint8_t *)in(rows * row);
     for (r = 0; r < rows; r++)
         for (g = 0; g < groups; g++)
             ref_put_code(number, zero + r * row, g, (unsigned)rng_below(1 << number->width));
 }
-/* So many rows of w, of an expert, and so many rows of scales that rows share, to h->w, w_scale and bias. */
-static void gemm_w_array(const gemm_case_t *c, moek_gemm_more_args *m, int of_expert, int scale_rows, int matrices)
+/* So many rows of w, of an expert, and so many rows of scales that rows share, to h->w. */
+static void gemm_w_array(const gemm_case_t *c, moek_gemm_args *h, int of_expert, int scale_rows, int matrices)
 {
-    moek_gemm_args *const h = &m->gemm;
     const moek_format *const f = now.format;
     const ref_number *const number = ref_element(f->w, h->dtype), *type = ref_scale_type(f->w_scale.type, h->dtype);
     const size_t rows = (size_t)h->experts * of_expert;
@@ -263,16 +261,16 @@ static void gemm_w_array(const gemm_case_t *c, moek_gemm_more_args *m, int of_ex
     const double size = 1.5 / sqrt((double)h->k);
     const double scale = size / ref_spread(number) * (f->global_scale ? GLOBAL_SCALE : 1);
     void *w, *bias, *scaled;
-    if (c->bias) h->bias = bias = in(rows * 2), fill_t(bias, rows, h->dtype, 0.5);
-    h->w = w = in(rows * moek_weight_bytes(f, 0, (size_t)h->k));
+    if (c->bias) h->w.bias = bias = in(rows * 2), fill_t(bias, rows, h->dtype, 0.5);
+    h->w.codes = w = in(rows * moek_weight_bytes(f, 0, (size_t)h->k));
     if (f->only_blocks) { block_fill(f, w, rows, (size_t)h->k, size, rng_u32()); return; }
     fill_codes(w, rows * h->k, number, scales ? ref_spread(number) : size);
     if (!scales) return;
     scaled = in(ref_bytes(type, scales));
     fill_scales(scaled, scales, type, scale * 0.5, scale * 1.5);
     if (format_integers(f)) fill_signs(scaled, scales, type);
-    h->w_scale = (const float *)scaled;
-    gemm_w_more(c, m, of_expert, matrices);
+    h->w.scales = (const float *)scaled;
+    gemm_w_more(c, h, of_expert, matrices);
 }
 /* Rows of scales that so many rows have, where rows share them. */
 static int gemm_blocks_of(int rows)
@@ -284,21 +282,15 @@ static void gemm_w(const gemm_case_t *c, moek_gemm_args *h)
 {
     const int gated = h->w_rows > h->n, apart = gated && c->layout == MOEK_UP_SEPARATE;
     const int blocks = gemm_blocks_of(h->n_offset + h->n);
-    moek_gemm_more_args gate, up;
-    memset(&up, 0, sizeof up);
-    up.gemm = *h, gate = up;
+    moek_gemm_args gate = *h;
     if (!apart) {
-        gemm_w_array(c, &up, h->w_rows,
+        gemm_w_array(c, h, h->w_rows,
                      gated && !h->scales_separate ? gemm_blocks_of(h->w_rows) : blocks * (1 + gated), 1 + gated);
-        *h = up.gemm, gemm_more = up;
         return;
     }
-    gemm_w_array(c, c->turn / 2 % 2 ? &gate : &up, h->n, blocks, 1);    /* either may lie first in memory */
-    gemm_w_array(c, c->turn / 2 % 2 ? &up : &gate, h->n, blocks, 1);
-    gemm_more = up;
-    gemm_more.gate_global_scale = gate.w_global_scale, gemm_more.gate_zero = gate.w_zero;
-    h->w = up.gemm.w, h->w_scale = up.gemm.w_scale, h->bias = up.gemm.bias;
-    h->w_gate = gate.gemm.w, h->gate_scale = gate.gemm.w_scale, h->gate_bias = gate.gemm.bias;
+    gemm_w_array(c, c->turn / 2 % 2 ? &gate : h, h->n, blocks, 1);      /* either may lie first in memory */
+    gemm_w_array(c, c->turn / 2 % 2 ? h : &gate, h->n, blocks, 1);
+    h->gate = gate.w;
 }
 /* Scales by a power of two. */
 static void gemm_power(const void *scale, const ref_number *type, int power)
@@ -326,11 +318,12 @@ static int gemm_offset(int turn, int block)
 static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
 {
     const int gated = ref_gated(c->act);
-    h->act = c->act;
+    h->epilogue.act = c->act;
     now.acts |= 1u << c->act;
-    h->alpha = c->turn % 2 ? 1.702f : 1, h->beta = c->turn % 3 ? 1 : 0.5f, h->limit = c->turn % 4 ? 1.5f : 7;
-    if (c->act == MOEK_SILU && c->turn % 2) h->limit = 0;
-    if (c->act == MOEK_SITU && c->turn % 2) h->beta = 0;
+    h->epilogue.alpha = c->turn % 2 ? 1.702f : 1, h->epilogue.beta = c->turn % 3 ? 1 : 0.5f;
+    h->epilogue.limit = c->turn % 4 ? 1.5f : 7;
+    if (c->act == MOEK_SILU && c->turn % 2) h->epilogue.limit = 0;
+    if (c->act == MOEK_SITU && c->turn % 2) h->epilogue.beta = 0;
     rows_of_up(c->layout, h->n, &h->gate_first, &h->up_first, &h->w_step);
     if (c->layout == MOEK_UP_SEPARATE) h->gate_first = h->up_first = h->w_step = -7;     /* not to be read */
     if (!format_rows_share(now.format) || c->layout == MOEK_UP_INTERLEAVED) return;
@@ -338,12 +331,18 @@ static void gemm_act(const gemm_case_t *c, moek_gemm_args *h)
     if (now.row->op == MOEK_OP_UP && (!gated || h->scales_separate || c->layout == MOEK_UP_SEPARATE) && c->turn / 3 % 2)
         h->n_offset = gemm_offset(c->turn, now.format->w_scale.rows);
 }
+static void gemm_move_matrix(moek_matrix *m)
+{
+    MOVE(m->codes), MOVE(m->scales), MOVE(m->bias), MOVE(m->global_scale), MOVE(m->zero_points);
+}
+/* All that a row takes, on its side. */
 static void gemm_move(moek_gemm_args *d)
 {
-    MOVE(d->a), MOVE(d->a_scale), MOVE(d->w), MOVE(d->w_scale), MOVE(d->bias), MOVE(d->out), MOVE(d->a_order);
-    MOVE(d->out_order), MOVE(d->offsets), MOVE(d->counts), MOVE(d->block_expert), MOVE(d->block_row);
-    MOVE(d->w_gate), MOVE(d->gate_scale), MOVE(d->gate_bias), MOVE(d->num_blocks), MOVE(d->split);
-    MOVE(d->split_flags), MOVE(d->ids), MOVE(d->q), MOVE(d->q_scale);
+    moek_gemm_rows *const rows = &d->rows;
+    gemm_move_matrix(&d->w), gemm_move_matrix(&d->gate);
+    MOVE(d->a), MOVE(d->a_scale), MOVE(d->a_global_scale), MOVE(d->out), MOVE(d->q), MOVE(d->q_scale);
+    MOVE(rows->order), MOVE(rows->out_order), MOVE(rows->offsets), MOVE(rows->counts), MOVE(rows->block_expert);
+    MOVE(rows->block_row), MOVE(rows->num_blocks), MOVE(d->ids), MOVE(d->split), MOVE(d->split_flags);
 }
 /* What lets a row of sm90 cut tiles along k, or count tiles that are taken. */
 static void gemm_split(moek_gemm_args *h)
@@ -353,15 +352,9 @@ static void gemm_split(moek_gemm_args *h)
     h->split_flags = (int32_t *)scratch((size_t)now.row->flags * 4);
     memset(h->split_flags, 0, (size_t)now.row->flags * 4);
 }
-/* All that a row takes, on its side. */
-static moek_gemm_more_args gemm_moved(const moek_gemm_args *h)
+static moek_gemm_args gemm_moved(const moek_gemm_args *h)
 {
-    moek_gemm_more_args d = gemm_more;
-    d.gemm = *h;
-    if (gemm_in_fragments()) d.w_zero = gemm_tiled_zeros(h, d.w_zero);
-    if (h->tiled == MOEK_WEIGHTS_PANELS)
-        d.w_zero = gemm_panel_zeros(h, d.w_zero), d.gate_zero = gemm_panel_zeros(h, d.gate_zero);
-    gemm_move(&d.gemm);
-    MOVE(d.a_global_scale), MOVE(d.w_global_scale), MOVE(d.gate_global_scale), MOVE(d.w_zero), MOVE(d.gate_zero);
+    moek_gemm_args d = *h;
+    gemm_move(&d);
     return d;
 }

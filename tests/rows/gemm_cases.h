@@ -16,7 +16,7 @@ static size_t gemm_others(const uint16_t *made, const uint16_t *want, size_t n, 
 }
 /* The case by the kernels for sets of instructions, each compared with the oracle, and with the first of its height:
  * the same bits. */
-static void gemm_sets(const moek_gemm_more_args *of, const moek_gemm_args *h, size_t size)
+static void gemm_sets(const moek_gemm_args *of, const moek_gemm_args *h, size_t size)
 {
     const moek_kernel *const own = now.row;
     const double worst = now.worst;
@@ -27,12 +27,12 @@ static void gemm_sets(const moek_gemm_more_args *of, const moek_gemm_args *h, si
     for (i = 0; i < COUNT(result); i++) result[i] = (uint16_t *)ref_alloc(size * 2);
     memcpy(result[0], made, size * 2);
     for (i = 0; i < gemm_sets_there; i++) {
-        moek_gemm_more_args d = *of;
+        moek_gemm_args d = *of;
         now.row = gemm_set[i].row, now.cases = cases - 1, now.worst = gemm_set[i].worst;
-        if (now.row->m != own->m && d.gemm.block_expert) {
-            d.gemm.block_expert = gemm_set_blocks.block_expert, d.gemm.block_row = gemm_set_blocks.block_row;
-            d.gemm.num_blocks = gemm_set_blocks.num_blocks;
-            MOVE(d.gemm.block_expert), MOVE(d.gemm.block_row), MOVE(d.gemm.num_blocks);
+        if (now.row->m != own->m && d.rows.block_expert) {
+            d.rows.block_expert = gemm_set_blocks.block_expert, d.rows.block_row = gemm_set_blocks.block_row;
+            d.rows.num_blocks = gemm_set_blocks.num_blocks;
+            MOVE(d.rows.block_expert), MOVE(d.rows.block_row), MOVE(d.rows.num_blocks);
         }
         if (launch_twice(&d)) {
             t_check(made, gemm_want.y, gemm_want.slack, size, h->n, h->dtype);
@@ -53,16 +53,15 @@ static void gemm_sets(const moek_gemm_more_args *of, const moek_gemm_args *h, si
 /* `exact`: all sums fit in f32, so only the rounding to T may show. */
 static void gemm_launch_as(const moek_gemm_args *as, const moek_gemm_args *h, int up, size_t size, int exact)
 {
-    const moek_gemm_more_args d = gemm_moved(as);
+    const moek_gemm_args d = gemm_moved(as);
     size_t i;
     if (!launch_twice(&d)) return;
-    gemm_more.gemm = *h;
     if (!gemm_want.y) {
         gemm_want.y = (double *)ref_alloc(size * sizeof(double));
         gemm_want.slack = (double *)ref_alloc(size * sizeof(double));
         for (i = 0; i < size; i++) gemm_want.y[i] = REF_UNWRITTEN;
         rows_say("the reference");
-        (up ? ref_up : ref_down)(&gemm_more.gemm, now.format, gemm_want.y, gemm_want.slack);
+        (up ? ref_up : ref_down)(h, now.format, gemm_want.y, gemm_want.slack);
         for (i = 0; exact && i < size; i++) gemm_want.slack[i] = gemm_lost();
     }
     t_check(got(h->out), gemm_want.y, gemm_want.slack, size, h->n, h->dtype);
@@ -72,7 +71,6 @@ static void gemm_clear(void)
 {
     free(gemm_want.y), free(gemm_want.slack);
     gemm_want.y = gemm_want.slack = NULL;
-    memset(&gemm_more, 0, sizeof gemm_more);
     rows_clear();
 }
 static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
@@ -87,11 +85,11 @@ static void gemm_launch(const moek_gemm_args *h, int up, size_t size, int exact)
  * same bits. */
 static void gemm_late(const moek_gemm_args *h)
 {
-    moek_gemm_more_args d = gemm_moved(h);
-    d.gemm.early = 1;
-    late_begin(d.gemm.a, h->a);
-    if (h->a_scale) late_begin(d.gemm.a_scale, h->a_scale);
-    if (h->slots) late_begin(d.gemm.a_order, h->a_order);
+    moek_gemm_args d = gemm_moved(h);
+    d.early = 1;
+    late_begin(d.a, h->a);
+    if (h->a_scale) late_begin(d.a_scale, h->a_scale);
+    if (h->slots) late_begin(d.rows.order, h->rows.order);
     rows_again("out behind a late kernel", &d, h->out);
     late_end();
 }
@@ -102,10 +100,10 @@ static const void *gemm_tiles(const moek_gemm_args *h)
     moek_repack_args r;
     memset(&r, 0, sizeof r);
     r.row_bytes = moek_element_bytes(now.format->w, (size_t)h->k);
-    if (r.row_bytes % 128 || h->n % 8 || h->w_gate || h->k_offset) return NULL;
+    if (r.row_bytes % 128 || h->n % 8 || h->gate.codes || h->k_offset) return NULL;
     r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
-    r.from = h->w, r.to = in((size_t)h->experts * h->w_rows * r.row_bytes);
+    r.from = h->w.codes, r.to = in((size_t)h->experts * h->w_rows * r.row_bytes);
     ref_repack(&r);
     return r.to;
 }
@@ -113,15 +111,15 @@ static const void *gemm_tiles(const moek_gemm_args *h)
 static void gemm_tiled(const moek_gemm_args *h)
 {
     moek_gemm_args tiled = *h;
-    moek_gemm_more_args d;
+    moek_gemm_args d;
     if (now.row->reads & MOEK_READS_CHECKPOINT && now.row->reads & MOEK_READS_PANELS && h->n % 16 == 0 &&
         h->k % 32 == 0 && h->k_offset % 32 == 0) {
         gemm_to_panels(&tiled);
         d = gemm_moved(&tiled);
         rows_again("out of panels", &d, h->out);
     }
-    if (!(now.row->reads & MOEK_READS_LINES) || !(tiled.w = gemm_tiles(h))) return;
-    tiled.tiled = 1;
+    if (!(now.row->reads & MOEK_READS_LINES) || !(tiled.w.codes = gemm_tiles(h))) return;
+    tiled.w.layout = 1;
     d = gemm_moved(&tiled);
     rows_again("out of tiled weights", &d, h->out);
 }
@@ -136,15 +134,15 @@ static void gemm_requantized(const moek_gemm_args *h, int rows)
     memcpy(x, got(h->out), (size_t)rows * h->n * 2);
     memset(target, 0xff, (size_t)rows * 4);
     for (e = 0; e < h->experts; e++) {
-        const int begin = h->rows_per_expert ? e * h->rows_per_expert : h->offsets[e];
-        for (p = begin; p < begin + h->counts[e]; p++) {
-            const int row = h->out_order ? h->out_order[p] : p;
+        const int begin = h->rows_per_expert ? e * h->rows_per_expert : h->rows.offsets[e];
+        for (p = begin; p < begin + h->rows.counts[e]; p++) {
+            const int row = h->rows.out_order ? h->rows.out_order[p] : p;
             target[row] = row;
         }
     }
     memset(&made, 0, sizeof made);
     made.rows = rows, made.cols = h->n, made.source_div = 1, made.dtype = h->dtype, made.x = x, made.target = target;
-    made.ue8m0 = d.ue8m0 = now.format->ue8m0 && now.cases % 2;
+    made.ue8m0 = d.epilogue.ue8m0 = now.format->ue8m0 && now.cases % 2;
     made.q = d.q = out((size_t)rows * moek_element_bytes(now.format->x, (size_t)h->n));
     if (format_by_tensor(now.format)) {
         d.q_scale = in_f32(1);
@@ -186,14 +184,14 @@ static void gemm_case(const gemm_case_t *c)
     if (format_x_second(f)) {
         float *const second = in_f32(1);
         fill_f32(second, 1, 0.5f, 2);
-        gemm_more.a_global_scale = second;
+        h.a_global_scale = second;
     }
     if (c->a_power) gemm_power(h.a_scale, ref_scale_type(f->x_scale.type, c->dtype), c->a_power);
-    if (c->w_power) gemm_power(h.w_scale, ref_scale_type(f->w_scale.type, c->dtype), c->w_power);
+    if (c->w_power) gemm_power(h.w.scales, ref_scale_type(f->w_scale.type, c->dtype), c->w_power);
     if (c->spread) {                                   /* and one is NaN */
         const ref_number *const type = ref_scale_type(f->w_scale.type, c->dtype);
-        gemm_spread(h.w_scale, type, c->spread);
-        ref_put_code(type, (void *)h.w_scale, (size_t)rng_below((int)rows_find(h.w_scale)->bytes * 8 / type->width),
+        gemm_spread(h.w.scales, type, c->spread);
+        ref_put_code(type, (void *)h.w.scales, (size_t)rng_below((int)rows_find(h.w.scales)->bytes * 8 / type->width),
                      ref_nan(type));
     }
     rows = c->batched ? (size_t)c->experts * h.rows_per_expert : (size_t)c->slots;
@@ -205,8 +203,8 @@ static void gemm_case(const gemm_case_t *c)
     if (h.ids) {                                       /* it sorts by itself; no result of sort is there to be read */
         moek_gemm_args self = as;
         self.slots = c->slots;
-        self.counts = self.offsets = NULL;
-        if (row_does(MOEK_TRAIT_SORTS_IDS)) self.a_order = self.out_order = NULL;
+        self.rows.counts = self.rows.offsets = NULL;
+        if (row_does(MOEK_TRAIT_SORTS_IDS)) self.rows.order = self.rows.out_order = NULL;
         gemm_launch_as(&self, &h, c->up, rows * c->n, 0);
 #if MEM_CUDA
         if (row_does(MOEK_TRAIT_COUNTS_IDS) && c->slots < 1000) gemm_late(&self);
@@ -214,7 +212,7 @@ static void gemm_case(const gemm_case_t *c)
     }
     h.ids = as.ids = NULL;
     gemm_launch_as(&as, &h, c->up, rows * c->n, 0);
-    if (!as.tiled) gemm_tiled(&h);
+    if (!as.w.layout) gemm_tiled(&h);
 #if MEM_CUDA
     if (row_does(MOEK_TRAIT_EARLY) && c->turn % 2 && c->slots < 1000) gemm_late(&as);
 #endif
@@ -421,8 +419,8 @@ static void gemm_codes(int mode)
     h.dtype = dtype, h.k = k;
     h.n = h.w_rows = in_w ? round_up(codes, gemm_granule()) : k;
     gemm_rows(&c, &h);
-    h.rows = c.slots, h.a = a = in(c.slots * moek_element_bytes(f->x, (size_t)k));
-    h.w = w = in(h.n * moek_weight_bytes(f, 0, (size_t)k));
+    h.a_rows = c.slots, h.a = a = in(c.slots * moek_element_bytes(f->x, (size_t)k));
+    h.w.codes = w = in(h.n * moek_weight_bytes(f, 0, (size_t)k));
     for (i = 0; i < (size_t)c.slots * k; i++) ref_put_code(of_a, a, i, ref_encode(of_a, 0));
     if (f->only_blocks) block_fill(f, w, (size_t)h.n, (size_t)k, 1, 7);
     for (i = 0; !f->only_blocks && i < (size_t)h.n * k; i++) ref_put_code(of_w, w, i, ref_encode(of_w, 0));
@@ -441,9 +439,9 @@ static void gemm_codes(int mode)
     if (mode == POWERS && ref_rounded(f)) fill_scales(w_scale, scales, of_scale, 128, 448);
     if (mode == POWERS) gemm_spread(w_scale, of_scale, ref_rounded(f) ? 17 : 40);
     if (f->x_scale.type) h.a_scale = (const float *)a_scale;
-    if (f->w_scale.type) h.w_scale = (const float *)w_scale;
-    if (f->global_scale) gemm_more.w_global_scale = second = in_f32(1), *second = 1;
-    if (format_x_second(f)) gemm_more.a_global_scale = second = in_f32(1), *second = 1;
+    if (f->w_scale.type) h.w.scales = (const float *)w_scale;
+    if (f->global_scale) h.w.global_scale = second = in_f32(1), *second = 1;
+    if (format_x_second(f)) h.a_global_scale = second = in_f32(1), *second = 1;
     size = (size_t)c.slots * h.n;
     h.out = out(size * 2);
     gemm_launch(&h, 0, size, mode != POWERS && !(f->only_blocks && moek_block_of(f->file_type)->sign));
@@ -468,9 +466,9 @@ static void gemm_block_extremes(void)
     c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = k;
     h.dtype = MOEK_DTYPE_BF16, h.k = k, h.n = h.w_rows = n;
     gemm_rows(&c, &h);
-    h.rows = k, h.a = a = in((size_t)k * k * 2), memset(a, 0, (size_t)k * k * 2);
+    h.a_rows = k, h.a = a = in((size_t)k * k * 2), memset(a, 0, (size_t)k * k * 2);
     for (i = 0; i < (size_t)k; i++) ref_put(ref_t(h.dtype), a, i * k + i, 1);
-    h.w = w = (uint8_t *)in((size_t)n * moek_weight_bytes(f, 0, (size_t)k));
+    h.w.codes = w = (uint8_t *)in((size_t)n * moek_weight_bytes(f, 0, (size_t)k));
     block_fill(f, w, (size_t)n, (size_t)k, 1, rng_u32());
     blocks = (size_t)n * moek_weight_bytes(f, 0, (size_t)k) / (size_t)b->bytes;
     for (i = 0; i < blocks; i++) {
@@ -509,7 +507,7 @@ static void gemm_exact(int most, int rows, int longer)
     c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = rows;
     h.dtype = MOEK_DTYPE_FP16, h.k = 2 * half, h.n = h.w_rows = n;
     gemm_rows(&c, &h);
-    h.rows = rows, h.a = a = (uint8_t *)in((size_t)rows * h.k), h.w = w = (uint8_t *)in((size_t)n * h.k);
+    h.a_rows = rows, h.a = a = (uint8_t *)in((size_t)rows * h.k), h.w.codes = w = (uint8_t *)in((size_t)n * h.k);
     for (i = 0; i < (size_t)rows; i++)
         for (j = 0; j < (size_t)half; j++) {
             const int v = longer ? 80 + 16 * rng_below(3) : 100 + rng_below(28);
@@ -521,7 +519,7 @@ static void gemm_exact(int most, int rows, int longer)
             const int v = longer ? i % 2 ? 96 : -96 : 100 + rng_below(28);
             ref_put(of_w, w, i * h.k + j, v), ref_put(of_w, w, i * h.k + half + j, v);
         }
-    h.a_scale = a_scale = in((size_t)rows * 4), h.w_scale = w_scale = in((size_t)n * 4);
+    h.a_scale = a_scale = in((size_t)rows * 4), h.w.scales = w_scale = in((size_t)n * 4);
     fill_scales(a_scale, (size_t)rows, ref_scale_type(f->x_scale.type, h.dtype), 1, 1);
     if (longer) gemm_power(a_scale, ref_scale_type(f->x_scale.type, h.dtype), -20);
     fill_scales(w_scale, (size_t)n, ref_scale_type(f->w_scale.type, h.dtype), 1, 1);

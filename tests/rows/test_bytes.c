@@ -92,14 +92,14 @@ static void reference(const byte_case *c)
 /* Sums of rows first to first + rows - 1 and so many columns, as a set makes them. */
 static void sums_of(const byte_case *c, int set, int in_panels, int first, int rows, int columns, float *to)
 {
-    moek_gemm_more_args args, found;
+    moek_gemm_args args, found;
     moek_bytes_ t;
     memset(&args, 0, sizeof args);
-    args.gemm.n = args.gemm.w_rows = N; args.gemm.k = c->k; args.gemm.k_offset = c->offset; args.gemm.rows = ROWS;
-    args.gemm.a = x; args.gemm.a_scale = x_scale; args.gemm.tiled = in_panels ? MOEK_WEIGHTS_PANELS : 0;
-    args.gemm.w = in_panels ? panel_w : w; args.gemm.w_scale = in_panels ? panel_scale : w_scale;
-    if (c->zeros) args.w_zero = in_panels ? panel_zero : zero;
-    t = moek_bytes_of_(c->f->zero ? (const void *)&args : (const void *)&args.gemm, &found, sets[set].set,
+    args.n = args.w_rows = N; args.k = c->k; args.k_offset = c->offset; args.a_rows = ROWS;
+    args.a = x; args.a_scale = x_scale; args.w.layout = in_panels ? MOEK_WEIGHTS_PANELS : 0;
+    args.w.codes = in_panels ? panel_w : w; args.w.scales = in_panels ? panel_scale : w_scale;
+    if (c->zeros) args.w.zero_points = in_panels ? panel_zero : zero;
+    t = moek_bytes_of_(&args, &found, sets[set].set,
                        MOEK_OP_DOWN, c->f->number, c->block);
     memset(to, 0x55, SUMS * sizeof *to);
     moek_bytes_sums_(&t, 0, first, rows, 0, columns, to);

@@ -103,7 +103,7 @@ static void reference(const sum_case *c, const moek_digits_ *d)
                 for (i = k < d->offset ? d->offset : k; i < k + 16 && i < d->all; i++) {
                     const size_t at = (size_t)(i - d->offset);
                     double v = ref_get(of_w, w, (size_t)(j * c->k) + at);
-                    if (d->more && d->more->zero[0]) {
+                    if (d->a->gate_up.zero_points[0]) {
                         const int g = columns ? k / columns : 0;
                         v -= (int)(zero[(size_t)j * zero_row + (size_t)g / 2] >> 4 * (g % 2) & 15) - 8;
                     }
@@ -164,7 +164,7 @@ static double largest, largest_l2;
 static void panels(const sum_case *c, const void *args)
 {
     static float plain[MOEK_PANEL_X * MOEK_STRIP], made[MOEK_PANEL_X * MOEK_STRIP];
-    moek_gemm_more_args found;
+    moek_gemm_args found;
     int set, rows, j, r;
     for (set = 0; set < (int)(sizeof sets / sizeof *sets); set++) {
         moek_panels_ p;
@@ -191,16 +191,16 @@ static void panels(const sum_case *c, const void *args)
 static void sums(const sum_case *c)
 {
     static double plain[N][MOEK_X_RUNS], made[N][MOEK_X_RUNS];
-    moek_gemm_more_args args, found;
+    moek_gemm_args args, found;
     moek_set_ less = moek_set_cpu_;
     moek_digits_ d;
     double worst, l2;
     size_t i;
     int rows, first, j, r;
     memset(&args, 0, sizeof args);
-    args.gemm.n = args.gemm.w_rows = N; args.gemm.k = c->k; args.gemm.k_offset = c->offset; args.gemm.dtype = c->dtype;
-    args.gemm.a = x; args.gemm.w = w; args.gemm.w_scale = w_scale; args.gemm.a_scale = x_scale;
-    args.gemm.rows = ROWS; args.w_zero = c->zeros ? zero : NULL;
+    args.n = args.w_rows = N; args.k = c->k; args.k_offset = c->offset; args.dtype = c->dtype;
+    args.a = x; args.w.codes = w; args.w.scales = w_scale; args.a_scale = x_scale;
+    args.a_rows = ROWS; args.w.zero_points = c->zeros ? zero : NULL;
     d = moek_digits_of_(&args, &found, &moek_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
     fill(c, &d.f);
     if (d.block) reference_blocks(c, &d);
@@ -224,7 +224,7 @@ static void sums(const sum_case *c)
                 CHECK(!other, "%s:%d T %d kind %d k %d offset %d zeros %d: %s, %d rows: %d sums have other bits",
                       d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros, sets[i].name, rows, other);
             }
-    panels(c, d.more ? (const void *)&args : (const void *)&args.gemm);
+    panels(c, &args);
     less.encode = two_digits;
     d.set = &less;
     moek_digits_dots_(&d, 0, 0, ROWS, 0, N, made);
@@ -285,18 +285,18 @@ static void tile_sums(moek_tiles_ *t, const moek_tile_set_ *set, int first, int 
 static void tiles(const sum_case *c)
 {
     static double plain[N][MOEK_X_RUNS], made[N][MOEK_X_RUNS];
-    moek_gemm_more_args args, found;
+    moek_gemm_args args, found;
     moek_tile_set_ less = moek_tile_set_cpu_;
     moek_tiles_ t;
     double worst, l2;
     size_t i;
     int rows, first, j, r;
     memset(&args, 0, sizeof args);
-    args.gemm.n = args.gemm.w_rows = N; args.gemm.k = c->k; args.gemm.k_offset = c->offset; args.gemm.dtype = c->dtype;
-    args.gemm.a = x; args.gemm.w = panel_w; args.gemm.w_scale = panel_scale; args.gemm.a_scale = x_scale;
-    args.gemm.rows = ROWS; args.gemm.tiled = MOEK_WEIGHTS_PANELS;
+    args.n = args.w_rows = N; args.k = c->k; args.k_offset = c->offset; args.dtype = c->dtype;
+    args.a = x; args.w.codes = panel_w; args.w.scales = panel_scale; args.a_scale = x_scale;
+    args.a_rows = ROWS; args.w.layout = MOEK_WEIGHTS_PANELS;
     t = moek_tiles_of_(&args, &found, &moek_tile_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
-    args.w_zero = !c->zeros ? NULL : t.p.d.f.w_scale.columns ? panel_zero : zero;
+    args.w.zero_points = !c->zeros ? NULL : t.p.d.f.w_scale.columns ? panel_zero : zero;
     t = moek_tiles_of_(&args, &found, &moek_tile_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
     fill(c, &t.p.d.f);
     to_panel(c, &t.p.d);

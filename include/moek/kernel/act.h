@@ -21,6 +21,7 @@ MOEK_DEVICE void moek_act_of_sums_(float *sum, float alpha, float beta, float li
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
 template <int N> MOEK_DEVICE void moek_act_sums_(const moek_gemm_args *a, float *sum, int swapped)
 {
+    const moek_epilogue *const to = &a->epilogue;
     int i;
     if (swapped)
         #pragma unroll
@@ -29,13 +30,13 @@ template <int N> MOEK_DEVICE void moek_act_sums_(const moek_gemm_args *a, float 
             sum[i / 2 * 4 + i % 2] = sum[i / 2 * 4 + i % 2 + 2];
             sum[i / 2 * 4 + i % 2 + 2] = up;
         }
-    if (a->act == MOEK_SILU && !(a->limit > 0)) {
+    if (to->act == MOEK_SILU && !(to->limit > 0)) {
         #pragma unroll
         for (i = 0; i < N / 4; i++)
             sum[i / 2 * 4 + i % 2] = moek_fast_silu_(sum[i / 2 * 4 + i % 2], sum[i / 2 * 4 + i % 2 + 2]);
     } else {
-        const float alpha = a->alpha, beta = a->beta, limit = a->limit;
-        switch (a->act) {
+        const float alpha = to->alpha, beta = to->beta, limit = to->limit;
+        switch (to->act) {
 #define MOEK_ACT_CASE_(NAME, name, number, gated) \
         case number: moek_act_of_sums_<number, gated, N>(sum, alpha, beta, limit); break;
         MOEK_EACH_ACT(MOEK_ACT_CASE_)

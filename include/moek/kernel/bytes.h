@@ -223,7 +223,7 @@ static MOEK_UNUSED void moek_bytes_sums_(const moek_bytes_ *t, int e, int p0, in
             moek_bytes_panels_(t, sum + j / wide * MOEK_WIDE, e, j0 + j, columns - j, k, n, &x, rows);
     }
 }
-MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_more_args *found, const moek_byte_set_ *set, int op,
+MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_args *found, const moek_byte_set_ *set, int op,
                                        int quant, int columns)
 {
     moek_bytes_ t;
@@ -233,7 +233,7 @@ MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_more_args *fo
     t.t.p = moek_panels_of_(args, found, set->panel, op, quant, columns);
     t.t.p.w_unit = t.t.p.x_unit = 1;
     t.t.exact = t.t.p.how == MOEK_SUM_EXACT;
-    t.t.offset = d->more && d->more->zero[0] ? (int)MOEK_BYTES_ZERO : d->f.w == MOEK_ELEMENT_U4B8 ? 8
+    t.t.offset = d->a->gate_up.zero_points[0] ? (int)MOEK_BYTES_ZERO : d->f.w == MOEK_ELEMENT_U4B8 ? 8
                : d->f.w == MOEK_ELEMENT_E2M1 ? set->e2m1 : set->s8;
     t.order = d->f.w == MOEK_ELEMENT_S8 ? set->words ? MOEK_BYTES_WORDS : MOEK_BYTES_COLUMNS
             : t.t.p.in_panels ? MOEK_BYTES_COLUMNS : MOEK_BYTES_EVEN_ODD;
@@ -257,7 +257,7 @@ static MOEK_UNUSED void moek_bytes_task_(const void *data, long long task)
 static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream stream, const moek_byte_set_ *set,
                                                   int op, int quant, int columns)
 {
-    moek_gemm_more_args found;
+    moek_gemm_args found;
     moek_bytes_ t = moek_bytes_of_(args, &found, set, op, quant, columns);
     const int strip = MOEK_STRIP / t.t.p.d.halves;
     if (t.t.exact && t.t.p.d.all > MOEK_PANEL_EXACT)

@@ -47,7 +47,7 @@ MOEK_CPU_FN int moek_digits_bits_(int type)
 /* Row p of the work of up or down reads this row of a. */
 MOEK_CPU_FN size_t moek_digits_from_(const moek_gemm_args *a, int p)
 {
-    return (size_t)(a->a_order ? a->a_order[p] / a->a_div : p);
+    return (size_t)(a->rows.order ? a->rows.order[p] / a->rows.div : p);
 }
 
 /* Facts of formats: moek_format_of is not there where kernels are objects of their own. */

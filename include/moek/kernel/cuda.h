@@ -7,13 +7,12 @@
 
 /* In launchers of GEMMs: the bytes of a row of a, where none are given; the halves of w and their scales (in_memory: in
  * the order of memory); and global scales and zero points.  args: of the kernel. */
-template <class Format> static MOEK_UNUSED void moek_find_gemm_(typename Format::args *args, int in_memory)
+template <class Format> static MOEK_UNUSED void moek_find_gemm_(moek_gemm_args *args, int in_memory)
 {
     moek_gemm_args *const a = (moek_gemm_args *)args;
     if (!a->a_row_bytes) a->a_row_bytes = (int)((size_t)a->k * Format::X_BITS / 8);
     moek_find_gate_up_of_(a, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS,
                          in_memory);
-    if constexpr (Format::MORE) moek_find_more_(args, Format::W_BITS, Format::W_SCALE_COLUMNS);
 }
 
 /* ---- Helpers in plain C, for the SIMT rows. ---- */
@@ -284,7 +283,7 @@ MOEK_DEVICE int moek_quotient_(int n, int d)
 MOEK_DEVICE const float *moek_scales_of_(const moek_gate_up *h, int half, int e, int j, int row)
 {
     const size_t at = (size_t)e * h->scale_rows + (MOEK_HALF_(h->shift, half) + j * h->step) / 128;
-    return MOEK_HALF_(h->scale, half) + at * row;
+    return MOEK_HALF_(h->scales, half) + at * row;
 }
 
 /* Over the 32 lanes of a warp; the sum is in the same order in every run.  NaN passes the maximum by. */

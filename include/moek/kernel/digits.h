@@ -299,7 +299,6 @@ typedef struct moek_lane_scales_ { int32_t at[MOEK_LANES]; } moek_lane_scales_;
 /* A row of the table, and what its launcher found. */
 typedef struct moek_digits_ {
     const moek_gemm_args *a;                           /* with halves */
-    const moek_gemm_more_args *more;                   /* of a, or NULL */
     moek_format f;                                     /* with the columns of the row */
     const moek_set_ *set;
     int up, halves, each;                              /* columns of a lane */
@@ -366,7 +365,7 @@ static MOEK_UNUSED uint32_t moek_digits_run_(const moek_digits_ *d, moek_x_run_ 
         float x[2 * MOEK_CHUNK];
         uint32_t found;
         moek_digits_x_(d, x, row, k, per);
-        found = d->set->encode(chunk, x, d->f.w, d->more && d->more->zero[0] != NULL, &top);
+        found = d->set->encode(chunk, x, d->f.w, d->a->gate_up.zero_points[0] != NULL, &top);
         for (l = 0; l < MOEK_LANES; l++) chunk->by[l] = 1;
         for (l = 0; l < MOEK_LANES && (d->early || x_columns); l++) {
             const int column = k + l * d->each;
@@ -486,11 +485,11 @@ MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, in
     w->scales = (int)groups - g; w->run_scales = run_scales; w->scale_bytes = (int)(scales / groups);
     w->others = ws->columns && !run ? d->offset / ws->columns : 0;
     w->run_bytes = d->block ? run_columns / d->block->columns * d->block->bytes : MOEK_RUN * MOEK_CHUNK;
-    w->codes = (const uint8_t *)h->w[of] + row * bytes + run * w->run_bytes - d->offset * d->f.w_bits / 8;
+    w->codes = (const uint8_t *)h->codes[of] + row * bytes + run * w->run_bytes - d->offset * d->f.w_bits / 8;
     if (d->block) w->unpack = d->unpack, w->sign = d->block->sign;
     else if (ws->columns)
-        w->scale = (const char *)h->scale[of] + row * scales + (size_t)g * (scales / groups);
-    if (d->more && d->more->zero[of]) w->zero = (const uint8_t *)d->more->zero[of] + row * zeros + g / 2;
+        w->scale = (const char *)h->scales[of] + row * scales + (size_t)g * (scales / groups);
+    if (h->zero_points[of]) w->zero = (const uint8_t *)h->zero_points[of] + row * zeros + g / 2;
     w->codes_step = step * bytes; w->scale_step = step * scales; w->zero_step = step * zeros;
     w->sum_step = (size_t)d->halves;
 }
@@ -589,52 +588,46 @@ static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0,
         const int of = s % d->halves;
         const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
         const size_t w_row = (size_t)e * (size_t)a->gate_up.rows + (size_t)(j0 + s / d->halves) * step;
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
-        float by = ws->columns ? 1 : moek_digits_scale_(a->gate_up.scale[of], w_row, ws->type, a->dtype);
+        const float bias = a->w.bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        float by = ws->columns ? 1 : moek_digits_scale_(a->gate_up.scales[of], w_row, ws->type, a->dtype);
         for (r = 0; r < rows; r++) {
             float scale = by;
             if (x_row) scale = moek_digits_scale_(a->a_scale, moek_digits_from_(a, p0 + r), xs->type, a->dtype) * by;
-            if (d->f.global_scale) scale = scale * d->more->global[of][e * d->more->globals];
-            if (x_global_scale) scale = scale * d->more->a_global_scale[0];
+            if (d->f.global_scale) scale = scale * moek_global_scale_of_(a, of, e);
+            if (x_global_scale) scale = scale * d->a->a_global_scale[0];
             sum[s][r] = (float)sum[s][r] * scale + bias;
         }
     }
     for (r = 0; r < rows; r++) {
-        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        const size_t to = (size_t)(a->rows.out_order ? a->rows.out_order[p0 + r] : p0 + r);
         uint16_t *const out = (uint16_t *)a->out + to * (size_t)a->n + j0;
         for (s = 0; s < sums; s += d->halves) {
             const float g = (float)sum[s][r], u = (float)sum[s + d->halves - 1][r];
-            const float y = d->up ? moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit) : g;
+            const float y = d->up ? moek_epilogue_of_(&a->epilogue, g, u) : g;
             out[s / d->halves] = moek_to_t_(y, a->dtype);
         }
     }
 }
 /* Of args of a launcher, which are copied to *found.  columns: of a scale of w, where the format leaves these open. */
-MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_more_args *found, const moek_set_ *set, int op,
+MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_args *found, const moek_set_ *set, int op,
                                          int quant, int columns)
 {
     moek_digits_ d;
     moek_format f = moek_cpu_formats_[0];
-    int i, more;
+    int i;
     for (i = 0; f.number != quant; i++) f = moek_cpu_formats_[i];
     if (f.blocks) f.w_scale.columns = columns;
-    more = f.global_scale || f.zero || (f.static_x && f.x_scale.rows);
-    memset(found, 0, sizeof *found);
     memset(&d, 0, sizeof d);
-    if (more) *found = *(const moek_gemm_more_args *)args;
-    else found->gemm = *(const moek_gemm_args *)args;
+    *found = *(const moek_gemm_args *)args;
     if (f.only_blocks) {                               /* which become s8 */
         d.block = moek_blocks_;
         while (d.block->type != f.file_type) d.block++;
         f.w = MOEK_ELEMENT_S8; f.w_bits = 8; f.w_scale = d.block->scale.of; f.w_scale.type = MOEK_SCALE_TYPE_F32;
-        moek_find_gate_up_by_(&found->gemm, (size_t)found->gemm.k / (size_t)f.file_columns * (size_t)f.file_bytes, 32,
-                              0, 0, 0);
+        moek_find_gate_up_by_(found, (size_t)found->k / (size_t)f.file_columns * (size_t)f.file_bytes, 32, 0, 0, 0);
     } else {
-        moek_find_gate_up_of_(&found->gemm, f.w_bits, moek_digits_scale_bits_(&f), f.w_scale.rows, f.w_scale.columns,
-                              0);
+        moek_find_gate_up_of_(found, f.w_bits, moek_digits_scale_bits_(&f), f.w_scale.rows, f.w_scale.columns, 0);
     }
-    if (more) moek_find_more_(found, f.w_bits, f.w_scale.columns), d.more = found;
-    d.a = &found->gemm; d.f = f; d.set = set;
+    d.a = found; d.f = f; d.set = set;
     d.up = op == MOEK_OP_UP; d.halves = d.up && d.a->w_rows == 2 * d.a->n ? 2 : 1;
     d.each = moek_lane_columns_(f.w);
     d.offset = d.up || !f.w_scale.columns || d.block ? 0 : d.a->k_offset;
@@ -663,7 +656,7 @@ static MOEK_UNUSED void moek_digits_task_(const void *data, long long task)
 static MOEK_UNUSED moek_status moek_digits_launch_(const void *args, moek_stream stream, const moek_set_ *set, int op,
                                                    int quant, int columns, moek_unpack_ *unpack)
 {
-    moek_gemm_more_args found;
+    moek_gemm_args found;
     moek_digits_ d = moek_digits_of_(args, &found, set, op, quant, columns);
     d.unpack = unpack;
     d.columns = moek_gemm_columns_(d.a, stream, MOEK_DIGITS_COLUMNS, MOEK_DIGITS_MIN_COLUMNS);

@@ -109,7 +109,6 @@ MOEK_CPU_LOOP_ int moek_cpu_halves_(const moek_gemm_cpu_ *c, const moek_gemm_arg
 {
     return c->op == MOEK_OP_UP && a->w_rows == 2 * a->n ? 2 : 1;
 }
-/* Args have more than a moek_gemm_args. */
 MOEK_CPU_LOOP_ int moek_cpu_more_(const moek_format *f)
 {
     return f->global_scale || f->zero || (f->static_x && f->x_scale.rows);
@@ -328,11 +327,10 @@ MOEK_CPU_LOOP_ void moek_cpu_pieces_(const moek_gemm_cpu_ *c, const moek_gemm_ar
 }
 /* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
  * bits of a row do not depend on which rows are beside it.  exact: in the place of sum, of integers. */
-MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_more_args *more, int e, int p0, int rows,
+MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, int e, int p0, int rows,
                                    int j0, int sums, float (*sum)[MOEK_CPU_M], double (*exact)[MOEK_CPU_M])
 {
     const moek_format *const f = c->f;
-    const moek_gemm_args *const a = &more->gemm;
     const moek_gate_up *const h = &a->gate_up;
     const int groups = moek_cpu_groups_(c), halves = moek_cpu_halves_(c, a), k = moek_cpu_k_(c, a);
     const int columns = moek_cpu_w_columns_(c);
@@ -368,14 +366,14 @@ MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_more
         for (s = 0; s < sums; s++) {
             int of;
             const size_t row = moek_cpu_w_row_(a, halves, j0, s, &of), w_row = (size_t)e * (size_t)h->rows + row;
-            const char *const w = (const char *)h->w[of] + w_row * w_bytes;
+            const char *const w = (const char *)h->codes[of] + w_row * w_bytes;
             const char *w_scales = NULL;
             const uint8_t *zeros = NULL;
             if (columns)
-                w_scales = (const char *)h->scale[of] + ((size_t)e * (size_t)h->scale_rows + (f->w_scale.rows == 1 ? row
-                    : ((size_t)h->shift[of] + row) / (size_t)f->w_scale.rows)) * scale_bytes;
-            if (f->zero && more->zero[of]) {
-                zeros = (const uint8_t *)more->zero[of] + w_row * zero_bytes;
+                w_scales = (const char *)h->scales[of] + scale_bytes * ((size_t)e * (size_t)h->scale_rows +
+                    (f->w_scale.rows == 1 ? row : ((size_t)h->shift[of] + row) / (size_t)f->w_scale.rows));
+            if (f->zero && h->zero_points[of]) {
+                zeros = (const uint8_t *)h->zero_points[of] + w_row * zero_bytes;
                 moek_cpu_zeros_(c, zero, zeros, t.k, t.all, there);
             }
             if (moek_cpu_ahead_(c))
@@ -397,36 +395,35 @@ MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_more
     }
 }
 /* out = act(sum * scales + bias). */
-MOEK_CPU_LOOP_ void moek_cpu_store_(const moek_gemm_cpu_ *c, const moek_gemm_more_args *more, int e, int p0, int rows,
+MOEK_CPU_LOOP_ void moek_cpu_store_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, int e, int p0, int rows,
                                     int j0, int sums, float (*sum)[MOEK_CPU_M], double (*exact)[MOEK_CPU_M])
 {
     const moek_format *const f = c->f;
-    const moek_gemm_args *const a = &more->gemm;
     const moek_scale_shape *const ws = &f->w_scale, *const xs = &f->x_scale;
     const int halves = moek_cpu_halves_(c, a), x_row = xs->rows && !xs->columns && !moek_cpu_early_(c);
     int s, r;
     for (s = 0; s < sums; s++) {
         int of;
         const size_t w_row = (size_t)e * (size_t)a->gate_up.rows + moek_cpu_w_row_(a, halves, j0, s, &of);
-        const float bias = a->bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
+        const float bias = a->w.bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
         for (r = 0; r < rows; r++) {
             float scale = 1;
             if (x_row || (xs->type && !xs->rows))
                 scale = moek_digits_scale_(a->a_scale, x_row ? moek_digits_from_(a, p0 + r) : 0, xs->type, a->dtype);
             if (ws->type && !moek_cpu_w_columns_(c))
-                scale = scale * moek_digits_scale_(a->gate_up.scale[of], ws->rows ? w_row : (size_t)e, ws->type,
+                scale = scale * moek_digits_scale_(a->gate_up.scales[of], ws->rows ? w_row : (size_t)e, ws->type,
                                                    a->dtype);
-            if (f->global_scale) scale = scale * more->global[of][e * more->globals];
-            if (f->static_x && xs->rows) scale = scale * more->a_global_scale[0];
+            if (f->global_scale) scale = scale * moek_global_scale_of_(a, of, e);
+            if (f->static_x && xs->rows) scale = scale * a->a_global_scale[0];
             sum[s][r] = (moek_cpu_exact_(c) ? (float)exact[s][r] : sum[s][r]) * scale + bias;
         }
     }
     for (r = 0; r < rows; r++) {
-        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        const size_t to = (size_t)(a->rows.out_order ? a->rows.out_order[p0 + r] : p0 + r);
         uint16_t *const out = (uint16_t *)a->out + to * (size_t)moek_cpu_n_(c, a) + j0;
         for (s = 0; s < sums; s += halves) {
             const float g = sum[s][r], u = sum[s + halves - 1][r];
-            const float y = c->op == MOEK_OP_UP ? moek_act_any_(a->act, g, u, a->alpha, a->beta, a->limit) : g;
+            const float y = c->op == MOEK_OP_UP ? moek_epilogue_of_(&a->epilogue, g, u) : g;
             out[s / halves] = moek_to_t_(y, a->dtype);
         }
     }
@@ -435,17 +432,17 @@ MOEK_CPU_LOOP_ void moek_cpu_store_(const moek_gemm_cpu_ *c, const moek_gemm_mor
 /* ---- a kernel ---------------------------------------------------------------------------------------------------- */
 
 /* Columns of an expert, or none. */
-MOEK_CPU_LOOP_ void moek_cpu_task_(const moek_gemm_cpu_ *c, const moek_gemm_more_args *more, long long task)
+MOEK_CPU_LOOP_ void moek_cpu_task_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, long long task)
 {
-    const moek_gemm_task_ t = moek_gemm_task_of_(&more->gemm, MOEK_CPU_COLUMNS, task);
-    const int sums = t.columns * moek_cpu_halves_(c, &more->gemm);
+    const moek_gemm_task_ t = moek_gemm_task_of_(a, MOEK_CPU_COLUMNS, task);
+    const int sums = t.columns * moek_cpu_halves_(c, a);
     float sum[2 * MOEK_CPU_COLUMNS][MOEK_CPU_M];
     double exact[2 * MOEK_CPU_COLUMNS][MOEK_CPU_M];
     int p;
     for (p = t.first; p < t.end; p += c->m) {
         const int rows = t.end - p < c->m ? t.end - p : c->m;
-        moek_cpu_sums_(c, more, t.e, p, rows, t.j0, sums, sum, exact);
-        moek_cpu_store_(c, more, t.e, p, rows, t.j0, sums, sum, exact);
+        moek_cpu_sums_(c, a, t.e, p, rows, t.j0, sums, sum, exact);
+        moek_cpu_store_(c, a, t.e, p, rows, t.j0, sums, sum, exact);
     }
 }
 static MOEK_UNUSED moek_status moek_cpu_launch_(const void *args, moek_stream stream, const moek_gemm_cpu_ *c,
@@ -453,16 +450,11 @@ static MOEK_UNUSED moek_status moek_cpu_launch_(const void *args, moek_stream st
 {
     const moek_format *const f = c->f;
     const int columns = moek_cpu_w_columns_(c);
-    moek_gemm_more_args found;
-    memset(&found, 0, sizeof found);
-    if (moek_cpu_more_(f)) found = *(const moek_gemm_more_args *)args;
-    else found.gemm = *(const moek_gemm_args *)args;
+    moek_gemm_args found = *(const moek_gemm_args *)args;
     if (c->block)
-        moek_find_gate_up_by_(&found.gemm, (size_t)found.gemm.k / (size_t)f->file_columns * (size_t)f->file_bytes, 32,
-                              0, 0, 0);
-    else moek_find_gate_up_of_(&found.gemm, f->w_bits, moek_digits_bits_(f->w_scale.type), f->w_scale.rows, columns, 0);
-    if (moek_cpu_more_(f)) moek_find_more_(&found, f->w_bits, columns);
-    moek_parallel_for_(stream, moek_gemm_tasks_(&found.gemm, MOEK_CPU_COLUMNS), task, &found);
+        moek_find_gate_up_by_(&found, (size_t)found.k / (size_t)f->file_columns * (size_t)f->file_bytes, 32, 0, 0, 0);
+    else moek_find_gate_up_of_(&found, f->w_bits, moek_digits_bits_(f->w_scale.type), f->w_scale.rows, columns, 0);
+    moek_parallel_for_(stream, moek_gemm_tasks_(&found, MOEK_CPU_COLUMNS), task, &found);
     return MOEK_OK;
 }
 /* A row of the table: MOEK_GEMM_CPU_ROW_(name, UP, INT4_A16, hidden or 0, columns of a scale of w, m, AVX2, dots and
@@ -472,7 +464,7 @@ static MOEK_UNUSED moek_status moek_cpu_launch_(const void *args, moek_stream st
                                                  columns, m, dots, block }; \
     static void row##_task_(const void *data, long long task) \
     { \
-        moek_cpu_task_(&row##_facts_, (const moek_gemm_more_args *)data, task); \
+        moek_cpu_task_(&row##_facts_, (const moek_gemm_args *)data, task); \
     } \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \

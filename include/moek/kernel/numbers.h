@@ -44,67 +44,73 @@ MOEK_FN uint8_t moek_to_e8m0_(float s)
 /* u6: a scale in the low 6 bits. */
 MOEK_FN float moek_from_u6_(uint8_t b) { return (float)(b & 63); }
 
+/* What becomes of the sums of gate and up. */
+MOEK_FN float moek_epilogue_of_(const moek_epilogue *to, float g, float u)
+{
+    return moek_act_any_(to->act, g, u, to->alpha, to->beta, to->limit);
+}
 /* Groups of so many columns of k that a row of w has, 0: all of k is one; of a shard, the first may begin before k. */
 static MOEK_UNUSED size_t moek_groups_(const moek_gemm_args *a, int columns)
 {
     return columns ? ((size_t)a->k_offset + (size_t)a->k + (size_t)columns - 1) / (size_t)columns : 1;
 }
-/* Finds a->gate_up.  row: bytes of a row of w; scale_bits, scale_rows, scale_columns: of the scales of w, of so many
- * rows and columns each, 0: all (no scales: as one would be).  in_memory: gated, [0] is of what lies first in memory,
- * as maps of weights want it; else of gate. */
+/* Half i of the weights is gate.  (gate_up.swapped is found.) */
+static MOEK_UNUSED int moek_half_is_gate_(const moek_gemm_args *a, int i)
+{
+    return a->w_rows > a->n && i == a->gate_up.swapped;
+}
+/* The row of an expert's with which half i begins. */
+static MOEK_UNUSED size_t moek_half_first_(const moek_gemm_args *a, int i)
+{
+    if (a->w_rows <= a->n || a->gate.codes) return 0;
+    return (size_t)(moek_half_is_gate_(a, i) ? a->gate_first : a->up_first);
+}
+/* Finds a->gate_up, but for zero points.  row: bytes of a row of w; scale_bits, scale_rows, scale_columns: of the
+ * scales of w, of so many rows and columns each, 0: all (no scales: as one would be).  in_memory: gated, [0] is of what
+ * lies first in memory, as maps of weights want it; else of gate. */
 static MOEK_UNUSED void moek_find_gate_up_by_(moek_gemm_args *a, size_t row, int scale_bits, int scale_rows,
                                              int scale_columns, int in_memory)
 {
-    const int gated = a->w_rows > a->n, apart = gated && a->w_gate;
+    const int gated = a->w_rows > a->n, apart = gated && a->gate.codes;
     const int scales_separate = gated && !apart && a->scales_separate;
     const int of = scale_rows ? scale_rows : 1, blocks = ((of > 1 ? a->n_offset : 0) + a->n + of - 1) / of;
     const size_t scales = moek_groups_(a, scale_columns) * (size_t)scale_bits / 8;
     moek_gate_up *const h = &a->gate_up;
     int i;
     h->swapped = gated && in_memory &&
-                 (apart ? (uintptr_t)a->w_gate > (uintptr_t)a->w : a->gate_first > a->up_first);
+                 (apart ? (uintptr_t)a->gate.codes > (uintptr_t)a->w.codes : a->gate_first > a->up_first);
     h->step = gated && !apart ? a->w_step : 1;
     h->rows = apart ? a->n : a->w_rows;
     h->scale_rows = scales_separate ? 2 * blocks : gated && !apart ? (a->w_rows + of - 1) / of : blocks;
+    h->global_step = gated && !apart ? 2 : 1;
     for (i = 0; i < 2; i++) {
-        const int gate = gated && i == h->swapped, own = gate && apart;
-        const int first = !gated || apart ? 0 : gate ? a->gate_first : a->up_first;
-        const void *const bias = own ? a->gate_bias : a->bias;
-        const char *const scale = (const char *)(own ? a->gate_scale : a->w_scale);
-        h->w[i] = (const char *)(own ? a->w_gate : a->w) + (size_t)first * row;
-        h->bias[i] = bias ? (const uint16_t *)bias + first : NULL;
-        h->scale[i] = (const float *)(!scale ? NULL : scale_rows == 1 ? scale + (size_t)first * scales
-                                      : scales_separate && first ? scale + (size_t)blocks * scales : scale);
-        h->shift[i] = scale_rows == 1 ? 0 : gated && !apart && !scales_separate ? first : a->n_offset;
+        const moek_matrix *const m = apart && moek_half_is_gate_(a, i) ? &a->gate : &a->w;
+        const size_t first = moek_half_first_(a, i);
+        const char *const scale = (const char *)m->scales;
+        h->codes[i] = (const char *)m->codes + first * row;
+        h->bias[i] = m->bias ? (const uint16_t *)m->bias + first : NULL;
+        h->scales[i] = (const float *)(!scale ? NULL : scale_rows == 1 ? scale + first * scales
+                                       : scales_separate && first ? scale + (size_t)blocks * scales : scale);
+        h->shift[i] = scale_rows == 1 ? 0 : gated && !apart && !scales_separate ? (int)first : a->n_offset;
+        h->global_scale[i] = m->global_scale ? m->global_scale + (first != 0) : NULL;
+        h->zero_points[i] = NULL;
     }
 }
-/* The same with bits of an element of w. */
+/* The same with bits of an element of w, and zero points. */
 static MOEK_UNUSED void moek_find_gate_up_of_(moek_gemm_args *a, int bits, int scale_bits, int scale_rows,
                                              int scale_columns, int in_memory)
 {
-    moek_find_gate_up_by_(a, (size_t)a->k * (size_t)bits / 8, scale_bits, scale_rows, scale_columns, in_memory);
-}
-/* The same of what moek_gemm_more_args has, after the above. */
-static MOEK_UNUSED void moek_find_more_(moek_gemm_more_args *a, int bits, int scale_columns)
-{
-    const moek_gemm_args *const g = &a->gemm;
-    const int gated = g->w_rows > g->n, apart = gated && g->w_gate;
-    const size_t zeros = (moek_groups_(g, scale_columns) * (size_t)bits + 7) / 8;
+    const size_t zeros = (moek_groups_(a, scale_columns) * (size_t)bits + 7) / 8;      /* bytes of a row of them */
     int i;
-    a->globals = gated && !apart ? 2 : 1;
+    moek_find_gate_up_by_(a, (size_t)a->k * (size_t)bits / 8, scale_bits, scale_rows, scale_columns, in_memory);
     for (i = 0; i < 2; i++) {
-        const int gate = gated && i == g->gate_up.swapped, own = gate && apart;
-        const int first = !gated || apart ? 0 : gate ? g->gate_first : g->up_first;
-        const float *const global = own ? a->gate_global_scale : a->w_global_scale;
-        const char *const zero = (const char *)(own ? a->gate_zero : a->w_zero);
-        a->global[i] = global ? global + (first != 0) : NULL;
-        a->zero[i] = zero ? zero + (size_t)first * zeros : NULL;
+        const moek_matrix *const m = a->gate.codes && moek_half_is_gate_(a, i) ? &a->gate : &a->w;
+        if (m->zero_points) a->gate_up.zero_points[i] = (const char *)m->zero_points + moek_half_first_(a, i) * zeros;
     }
 }
-/* The global scale of half i of the weights of expert e.  args: a moek_gemm_more_args. */
-MOEK_FN float moek_global_scale_of_(const void *args, int i, int e)
+/* The global scale of half i of the weights of expert e. */
+MOEK_FN float moek_global_scale_of_(const moek_gemm_args *a, int i, int e)
 {
-    const moek_gemm_more_args *const more = (const moek_gemm_more_args *)args;
-    return more->global[i][e * more->globals];
+    return a->gate_up.global_scale[i][e * a->gate_up.global_step];
 }
 #endif

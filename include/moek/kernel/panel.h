@@ -203,7 +203,7 @@ MOEK_CPU_FN moek_panel_at_ moek_panel_at_of_(const moek_panels_ *p, int e, int j
     const moek_digits_ *const d = &p->d;
     const moek_gemm_args *const a = d->a;
     const moek_gate_up *const h = &a->gate_up;
-    const int gated = d->halves == 2, apart = gated && a->w_gate;
+    const int gated = d->halves == 2, apart = gated && a->gate.codes;
     const size_t step = (size_t)(gated ? h->step : 1), row = (size_t)e * (size_t)h->rows + (size_t)j * step;
     const int rows = d->f.w_scale.rows == 1 && d->f.w_scale.columns;   /* that have scales of blocks */
     moek_panel_at_ at;
@@ -213,18 +213,18 @@ MOEK_CPU_FN moek_panel_at_ moek_panel_at_of_(const moek_panels_ *p, int e, int j
     if (p->in_panels) {                                /* (halves know rows in their own order) */
         const int own = apart && !of;
         const size_t first = (size_t)e * (size_t)h->rows + (size_t)(gated && !apart ? 2 * j + MOEK_PANEL * of : j);
-        const void *const zeros = !d->more ? NULL : own ? d->more->gate_zero : d->more->w_zero;
-        at.w = (const uint8_t *)(own ? a->w_gate : a->w) + first * w;
-        at.scale = rows ? (const char *)(own ? a->gate_scale : a->w_scale) + first * scale : NULL;
-        at.zero = zeros && d->f.w_scale.columns ? (const uint8_t *)zeros + first * zero : NULL;
-        if (at.zero || !zeros) return at;
+        const moek_matrix *const m = own ? &a->gate : &a->w;
+        at.w = (const uint8_t *)m->codes + first * w;
+        at.scale = rows ? (const char *)m->scales + first * scale : NULL;
+        at.zero = m->zero_points && d->f.w_scale.columns ? (const uint8_t *)m->zero_points + first * zero : NULL;
+        if (at.zero || !m->zero_points) return at;
     } else {
-        at.w = (const uint8_t *)h->w[of] + row * w;
-        at.scale = rows ? (const char *)h->scale[of] + row * scale : NULL;
+        at.w = (const uint8_t *)h->codes[of] + row * w;
+        at.scale = rows ? (const char *)h->scales[of] + row * scale : NULL;
         at.w_step = step * w; at.scale_step = step * scale;
     }
-    if (d->more && d->more->zero[of]) {
-        at.zero = (const uint8_t *)d->more->zero[of] + row * zero;
+    if (h->zero_points[of]) {
+        at.zero = (const uint8_t *)h->zero_points[of] + row * zero;
         at.zero_step = step * zero;
     }
     return at;
@@ -283,7 +283,8 @@ static MOEK_UNUSED void moek_panel_blocks_(const moek_panels_ *p, float *panel, 
     for (r = 0; r < MOEK_PANEL; r++) {
         const int there = r < rows ? r : 0;            /* sums of others are not looked at */
         const size_t at = (size_t)e * (size_t)h->rows + (size_t)(j + r) * step;
-        if (r < rows) d->unpack(codes[r], scale[r], min[r], (const uint8_t *)h->w[of] + at * bytes + first, begin, n);
+        if (r < rows)
+            d->unpack(codes[r], scale[r], min[r], (const uint8_t *)h->codes[of] + at * bytes + first, begin, n);
         row[r] = (const uint8_t *)codes[there];
         scale_row[r] = (const uint8_t *)(scale[there] + begin / columns);
         min_row[r] = (const uint8_t *)(min[there] + begin / columns);
@@ -387,7 +388,7 @@ static MOEK_UNUSED void moek_panel_w_scale_(const moek_panels_ *p, float *to, in
         const char *scale = at.scale;
         if (p->within || !ws->columns || r >= rows) { to[r] = 1; continue; }
         if (!scale)
-            scale = (const char *)h->scale[of] +
+            scale = (const char *)h->scales[of] +
                     (((size_t)e * (size_t)h->scale_rows + ((size_t)h->shift[of] + row) / by_rows) * groups + g) * bytes;
         else if (p->in_panels) scale += (g * MOEK_PANEL + (size_t)r) * bytes;
         else scale += (size_t)r * at.scale_step + g * bytes;
@@ -405,7 +406,7 @@ static MOEK_UNUSED void moek_panel_factors_(const moek_panels_ *p, int e, int j0
     const moek_digits_ *const d = &p->d;
     const moek_gemm_args *const a = d->a;
     const moek_scale_shape *const ws = &d->f.w_scale;
-    const float x_global_scale = d->f.static_x && d->f.x_scale.rows ? d->more->a_global_scale[0] : 1;
+    const float x_global_scale = d->f.static_x && d->f.x_scale.rows ? d->a->a_global_scale[0] : 1;
     const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
     int s, c;
     for (s = 0; s < MOEK_STRIP; s++) by[s] = bias[s] = 0;
@@ -414,10 +415,10 @@ static MOEK_UNUSED void moek_panel_factors_(const moek_panels_ *p, int e, int j0
             const int i = moek_panel_lane_(d, c, s);
             const size_t row = (size_t)e * (size_t)a->gate_up.rows + (size_t)(j0 + c) * step;
             by[i] = ws->columns || !ws->type ? 1
-                  : moek_digits_scale_(a->gate_up.scale[s], ws->rows ? row : (size_t)e, ws->type, a->dtype);
-            if (d->f.global_scale) by[i] *= d->more->global[s][e * d->more->globals];
+                  : moek_digits_scale_(a->gate_up.scales[s], ws->rows ? row : (size_t)e, ws->type, a->dtype);
+            if (d->f.global_scale) by[i] *= moek_global_scale_of_(a, s, e);
             by[i] *= x_global_scale;
-            if (a->bias) bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[s])[row], a->dtype);
+            if (a->w.bias) bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[s])[row], a->dtype);
         }
 }
 /* out = f(sum * scales + bias) of `rows` rows from p0 on; columns of out from j0 on. */
@@ -428,13 +429,14 @@ static MOEK_UNUSED void moek_panel_store_(const moek_panels_ *p, int e, int p0, 
     const moek_gemm_args *const a = d->a;
     const moek_scale_shape *const xs = &d->f.x_scale;
     const int x_row = xs->rows && !xs->columns && !d->early, x_all = xs->type && !xs->rows;
-    const int exact = p->how == MOEK_SUM_EXACT, silu = d->up && a->act == MOEK_SILU && !(a->limit > 0);
+    const moek_epilogue *const to_y = &a->epilogue;
+    const int exact = p->how == MOEK_SUM_EXACT, silu = d->up && to_y->act == MOEK_SILU && !(to_y->limit > 0);
     const float unit = 1 / (p->w_unit * p->x_unit);
     float by[MOEK_STRIP], bias[MOEK_STRIP], done[MOEK_STRIP];
     int s, r, c, i;
     moek_panel_factors_(p, e, j0, columns, by, bias);
     for (r = 0; r < rows; r++, sum += MOEK_STRIP) {
-        const size_t to = (size_t)(a->out_order ? a->out_order[p0 + r] : p0 + r);
+        const size_t to = (size_t)(a->rows.out_order ? a->rows.out_order[p0 + r] : p0 + r);
         uint16_t *const out = (uint16_t *)a->out + to * (size_t)a->n + j0;
         const float x_scale = x_row || x_all
             ? moek_digits_scale_(a->a_scale, x_all ? 0 : moek_digits_from_(a, p0 + r), xs->type, a->dtype) : 1;
@@ -451,7 +453,7 @@ static MOEK_UNUSED void moek_panel_store_(const moek_panels_ *p, int e, int p0, 
             uint16_t tail[MOEK_PANEL];
             if (silu) p->set->silu(g, u);
             for (i = 0; i < n && d->up && !silu; i++)
-                g[i] = moek_act_any_(a->act, g[i], u[i], a->alpha, a->beta, a->limit);
+                g[i] = moek_epilogue_of_(to_y, g[i], u[i]);
             p->set->to_t(n < MOEK_PANEL ? tail : out + c, g, a->dtype);
             if (n < MOEK_PANEL) memcpy(out + c, tail, (size_t)n * sizeof *tail);
         }
@@ -502,7 +504,7 @@ static MOEK_UNUSED void moek_panel_sums_(const moek_panels_ *p, int e, int p0, i
             moek_panel_lift_high_(sum, rows);
     }
 }
-MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_more_args *found, const moek_panel_set_ *set,
+MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_args *found, const moek_panel_set_ *set,
                                          int op, int quant, int columns)
 {
     moek_panels_ p;
@@ -511,7 +513,7 @@ MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_more_args *
     p.d = moek_digits_of_(args, found, set->digits, op, quant, columns);
     ws = &p.d.f.w_scale; xs = &p.d.f.x_scale;
     p.set = set;
-    p.in_panels = p.d.a->tiled == MOEK_WEIGHTS_PANELS;
+    p.in_panels = p.d.a->w.layout == MOEK_WEIGHTS_PANELS;
     p.scales.scale_type = ws->type; p.scales.dtype = p.d.a->dtype;
     p.e4m3.scale_type = MOEK_SCALE_TYPE_E4M3;
     p.within = (ws->columns && ws->type != MOEK_SCALE_TYPE_F32) || p.d.block;
@@ -540,7 +542,7 @@ static MOEK_UNUSED void moek_panel_task_(const void *data, long long task)
 static MOEK_UNUSED moek_status moek_panel_launch_(const void *args, moek_stream stream, const moek_panel_set_ *set,
                                                   int op, int quant, int columns, moek_unpack_ *unpack)
 {
-    moek_gemm_more_args found;
+    moek_gemm_args found;
     moek_panels_ p = moek_panels_of_(args, &found, set, op, quant, columns);
     p.d.unpack = unpack;
     moek_parallel_for_(stream, moek_gemm_tasks_(p.d.a, MOEK_STRIP / p.d.halves), moek_panel_task_, &p);

@@ -49,7 +49,7 @@ static MOEK_UNUSED int moek_tasks_wanted_(moek_stream stream)
 typedef struct moek_gemm_task_ { int e, first, end, j0, columns; } moek_gemm_task_;
 static MOEK_UNUSED long long moek_gemm_tasks_(const moek_gemm_args *a, int columns)
 {
-    return (long long)(a->rows_per_expert ? a->experts : a->num_blocks[0]) * ((a->n + columns - 1) / columns);
+    return (long long)(a->rows_per_expert ? a->experts : a->rows.num_blocks[0]) * ((a->n + columns - 1) / columns);
 }
 /* Columns of a task: `columns`, halved while that gives too few tasks, and at least `min`. */
 static MOEK_UNUSED int moek_gemm_columns_(const moek_gemm_args *a, moek_stream stream, int columns, int min)
@@ -64,11 +64,11 @@ static MOEK_UNUSED moek_gemm_task_ moek_gemm_task_of_(const moek_gemm_args *a, i
     moek_gemm_task_ t;
     t.j0 = (int)(task % groups) * columns;
     t.columns = a->n - t.j0 < columns ? a->n - t.j0 : columns;
-    t.e = a->rows_per_expert ? b : a->block_expert[b];
-    t.first = a->rows_per_expert ? t.e * a->rows_per_expert : a->offsets[t.e];
-    t.end = a->rows_per_expert ? t.first + a->counts[t.e] : a->offsets[t.e + 1];
+    t.e = a->rows_per_expert ? b : a->rows.block_expert[b];
+    t.first = a->rows_per_expert ? t.e * a->rows_per_expert : a->rows.offsets[t.e];
+    t.end = a->rows_per_expert ? t.first + a->rows.counts[t.e] : a->rows.offsets[t.e + 1];
     /* The list of blocks only says which experts have rows: the expert's first block does all. */
-    if (!a->rows_per_expert && a->block_row[b] != t.first) t.end = t.first;
+    if (!a->rows_per_expert && a->rows.block_row[b] != t.first) t.end = t.first;
     return t;
 }
 #endif

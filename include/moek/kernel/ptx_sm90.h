@@ -33,7 +33,7 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
     const int gated = a->w_rows > a->n, halves = gated ? 2 : 1, half = by_8 ? 1 : 2, group = 3 - half;
     const moek_gate_up *const h = &a->gate_up;
-    const cuuint64_t apart = (cuuint64_t)((uintptr_t)h->w[1] - (uintptr_t)h->w[0]);
+    const cuuint64_t apart = (cuuint64_t)((uintptr_t)h->codes[1] - (uintptr_t)h->codes[0]);
     const cuuint64_t k = 128u / (cuuint32_t)element, steps = (cuuint64_t)a->k / k, w_rows = (cuuint64_t)a->w_rows;
     const cuuint64_t row = (cuuint64_t)a->k * (cuuint64_t)element, next = row * (cuuint64_t)h->step;
     const cuuint32_t one[5] = { 1, 1, 1, 1, 1 };
@@ -46,7 +46,7 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
     box[1 + group] = (cuuint32_t)(rows / halves / 8);
     stride[half] = gated ? apart : row * w_rows;
     stride[group] = 8 * next;
-    if (a->tiled) {
+    if (a->w.layout) {
         size[0] = k;
         size[4] *= steps;
         stride[0] = 128;
@@ -55,11 +55,12 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
         stride[3] = 128 * w_rows;
     }
     if (!encode) return MOEK_E_CUDA;
-    if (a->tiled && (row % 128 || a->n % 8 || a->w_gate)) return MOEK_E_ARGUMENT;
+    if (a->w.layout && (row % 128 || a->n % 8 || a->gate.codes)) return MOEK_E_ARGUMENT;
     if (gated && (apart % 16 || apart >> MOEK_SM90_APART)) return MOEK_E_ARGUMENT;
     return encode(map, element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5,
-                  (void *)h->w[0], size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  promote && !a->tiled ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                  (void *)h->codes[0], size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B,
+                  promote && !a->w.layout ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS
          ? MOEK_OK : MOEK_E_ARGUMENT;
 }
@@ -68,7 +69,7 @@ static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gem
 static MOEK_UNUSED moek_status moek_rows_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows)
 {
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
-    const cuuint64_t size[2] = { (cuuint64_t)a->k, (cuuint64_t)a->rows };
+    const cuuint64_t size[2] = { (cuuint64_t)a->k, (cuuint64_t)a->a_rows };
     const cuuint64_t stride = a->a_row_bytes ? (cuuint64_t)a->a_row_bytes : (cuuint64_t)a->k * (cuuint64_t)element;
     const cuuint32_t box[2] = { 128u / (cuuint32_t)element, (cuuint32_t)rows }, one[2] = { 1, 1 };
     if (!encode) return MOEK_E_CUDA;

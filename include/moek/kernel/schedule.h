@@ -271,7 +271,7 @@ MOEK_DEVICE void moek_work_range_of_(const moek_gemm_args *a, moek_work_range_ *
     } else {
         if (up) moek_grid_wait_();                 /* the schedule is what the kernel before wrote */
         moek_grid_go_();                           /* down: it is older, the up row waited for it */
-        p->s = moek_schedule_of_(schedule, a->counts, a->experts, m);  /* ends with a barrier, as above */
+        p->s = moek_schedule_of_(schedule, a->rows.counts, a->experts, m);  /* ends with a barrier, as above */
     }
     p->stride = moek_stride_of_(m);
     if (m >= 96) {

@@ -18,7 +18,7 @@
 MOEK_DEVICE void moek_tma_stage_(void *to, const CUtensorMap *map, uint64_t *bar, int bytes, uint64_t policy,
                                  const moek_gemm_args *a, int per, int step, int j0, int e)
 {
-    const int tiled = a->tiled;
+    const int tiled = a->w.layout;
     moek_mbar_arrive_expect_(bar, bytes);
     moek_tma_once_(to, map, bar, policy, tiled ? 0 : step * per - a->k_offset, 0, j0 / 8,
                    tiled ? e * (a->k / per) + step : e);
@@ -28,7 +28,7 @@ MOEK_DEVICE void moek_tma_stage_(void *to, const CUtensorMap *map, uint64_t *bar
  * weights each stage is contiguous. */
 MOEK_DEVICE int moek_two_(const moek_gemm_args *a, int step, int until)
 {
-    return !a->tiled && !(step & 1) && step + 1 < until;
+    return !a->w.layout && !(step & 1) && step + 1 < until;
 }
 /* One arrival for the whole warp, after all its lanes came by. */
 MOEK_DEVICE void moek_mbar_arrive_warp_(uint64_t *bar)

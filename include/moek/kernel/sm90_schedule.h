@@ -63,14 +63,14 @@ MOEK_DEVICE void moek_scale_sums_(const moek_gemm_args *a, float *sum, int m, in
 {
     float bias[2] = {0, 0};
     int i;
-    if (a->bias)
+    if (a->w.bias)
         #pragma unroll
         for (i = 0; i < 2; i++)
             bias[i] = moek_from_t_(((const uint16_t *)a->gate_up.bias[i])[(size_t)e * a->gate_up.rows + w_row[i]],
                                    dtype);
     if (by_tensor) {
         const float s = *MOEK_F32_(a->a_scale);
-        const float scale[2] = { s * a->gate_up.scale[0][e], s * a->gate_up.scale[1][e] };
+        const float scale[2] = { s * a->gate_up.scales[0][e], s * a->gate_up.scales[1][e] };
         #pragma unroll
         for (i = 0; i < m / 2; i++) sum[i] = sum[i] * scale[i / 2 % 2] + bias[i / 2 % 2];
     } else {

@@ -359,7 +359,7 @@ static MOEK_UNUSED void moek_tile_floats_(const moek_tiles_ *t, int e, int p0, i
     moek_panel_sums_(&t->floats, e, p0, rows, j0, columns, sum);
     moek_panel_store_(&t->floats, e, p0, rows, j0, columns, sum);
 }
-MOEK_CPU_FN moek_tiles_ moek_tiles_of_(const void *args, moek_gemm_more_args *found, const moek_tile_set_ *set, int op,
+MOEK_CPU_FN moek_tiles_ moek_tiles_of_(const void *args, moek_gemm_args *found, const moek_tile_set_ *set, int op,
                                        int quant, int columns)
 {
     moek_tiles_ t;
@@ -369,7 +369,7 @@ MOEK_CPU_FN moek_tiles_ moek_tiles_of_(const void *args, moek_gemm_more_args *fo
     t.p.w_unit = t.p.x_unit = 1;
     t.exact = t.p.how == MOEK_SUM_EXACT;
     t.words = set->words && t.p.d.f.w == MOEK_ELEMENT_S8;
-    t.offset = t.p.d.more && t.p.d.more->zero[0] ? 1 : t.p.d.f.w == MOEK_ELEMENT_U4B8 ? 8
+    t.offset = t.p.d.a->gate_up.zero_points[0] ? 1 : t.p.d.f.w == MOEK_ELEMENT_U4B8 ? 8
              : t.p.d.f.w == MOEK_ELEMENT_E2M1 ? set->e2m1 : set->s8;
     return t;
 }
@@ -401,7 +401,7 @@ static MOEK_UNUSED void moek_tile_task_(const void *data, long long task)
 static MOEK_UNUSED moek_status moek_tile_launch_(const void *args, moek_stream stream, const moek_tile_set_ *set,
                                                  int op, int quant, int columns)
 {
-    moek_gemm_more_args found;
+    moek_gemm_args found;
     moek_tiles_ t = moek_tiles_of_(args, &found, set, op, quant, columns);
     const int strip = MOEK_STRIP / t.p.d.halves;
     t.p.d.columns = moek_gemm_columns_(t.p.d.a, stream, MOEK_TILE_STRIPS * strip, strip);

@@ -26,8 +26,8 @@ static moek_status moek_sort_x_(const moek_step *step, const moek_table_work_ *w
     to = moek_quantized_at_(step->out, at);
     q = moek_quant_x_(step, w->slot_row, to);
     q.early = 1;
-    g->rows = q.rows; g->a = to.q; g->a_scale = moek_quantizes_(plan->config.quant) ? to.scale : NULL;
-    g->a_order = NULL; g->a_div = 1;
+    g->a_rows = q.rows; g->a = to.q; g->a_scale = moek_quantizes_(plan->config.quant) ? to.scale : NULL;
+    g->rows.order = NULL; g->rows.div = 1;
     g->a_row_bytes = 0;
     return plan->chosen.quant->launch(&q, stream);
 }
@@ -53,14 +53,14 @@ static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, cons
     moek_both_gemms_(step, w, &up, &down);
     up.early = 1;
     down.a_row_bytes = 0;
-    down.out_order = w->order;
+    down.rows.out_order = w->order;
     a.up = &up; a.down = &down;
     a.flags = w->flags; a.ue8m0 = step->plan->config.ue8m0;
     return mlp->launch(&a, stream);
 }
 
 /* Weights of g become e4m3 in the workspace; then g has these and their scales, in the order of checkpoints. */
-static moek_status moek_expand_(const moek_plan *plan, int down, const moek_table_work_ *w, moek_gemm_args *g,
+static moek_status moek_expand_(const moek_plan *plan, const moek_table_work_ *w, moek_gemm_args *g,
                                 moek_stream stream)
 {
     const int gated = g->w_rows > g->n;
@@ -71,12 +71,12 @@ static moek_status moek_expand_(const moek_plan *plan, int down, const moek_tabl
     a.gate_first = g->gate_first; a.up_first = g->up_first;
     a.w_step = gated ? g->w_step : 1;
     a.columns = moek_w_scale_(plan->config.quant)->columns;
-    a.w = g->w; a.w_scale = g->w_scale;
-    a.w_global_scale = moek_more_of_(plan, down, g).w_global_scale;
+    a.w = g->w.codes; a.w_scale = g->w.scales;
+    a.w_global_scale = g->w.global_scale;
     a.to = w->expanded; a.to_scale = (float *)w->expanded_scale;
     status = plan->chosen.expand->launch(&a, stream);
-    g->w = w->expanded; g->w_scale = w->expanded_scale;
-    g->tiled = 0;
+    g->w.codes = w->expanded; g->w.scales = w->expanded_scale;
+    g->w.layout = 0;
     g->scales_separate = gated && a.w_step == 1 && moek_rows_share_(plan->chosen.up[plan->chosen.expanded]->quant);
     g->early = 0;                                      /* a GEMM looks at weights before the previous kernel is done */
     return status;
@@ -102,14 +102,14 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     memset(&g, 0, sizeof g);
     g.experts = plan->local_experts;
     g.dtype = c->dtype;
-    g.rows = step->rows; g.a = step->a; g.a_scale = step->a_scale;
+    g.a_rows = step->rows; g.a = step->a; g.a_scale = step->a_scale;
     g.a_row_bytes = (int)moek_x_bytes_(c->quant, step->a_stride);
-    g.a_div = 1;
+    g.rows.div = 1;
     if (plan->rows_per_expert) {
-        g.rows = g.experts * plan->rows_per_expert;
+        g.a_rows = g.experts * plan->rows_per_expert;
         g.rows_per_expert = plan->rows_per_expert;
         g.max_blocks = (moek_live_rows_(step) + up->m - 1) / up->m;
-        g.counts = step->expert_tokens;
+        g.rows.counts = step->expert_tokens;
     } else {
         memset(&s, 0, sizeof s);
         s.slots = slots; s.experts = plan->local_experts;
@@ -128,9 +128,9 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
                     : (quantizes || c->router_weight_on_input) && !how->sorted_x;
         if (!how->self_sorts && (status = plan->chosen.sort->launch(&s, stream)) != MOEK_OK) return status;
         if (how->self_sorts || how->counts_ids) { g.ids = step->expert_ids; g.slots = slots; }
-        g.counts = w.counts; g.offsets = w.offsets;
-        g.block_expert = w.block_expert; g.block_row = w.block_row; g.num_blocks = w.num_blocks;
-        g.a_order = w.order; g.a_div = plan->slots;
+        g.rows.counts = w.counts; g.rows.offsets = w.offsets;
+        g.rows.block_expert = w.block_expert; g.rows.block_row = w.block_row; g.rows.num_blocks = w.num_blocks;
+        g.rows.order = w.order; g.rows.div = plan->slots;
         if (how->sorted_x && (status = moek_sort_x_(step, &w, &g, stream)) != MOEK_OK) return status;
     }
 
@@ -142,10 +142,10 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.invariant = c->batch_invariant;
     if (how->requantizes) {
         if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)weights->h_scale;
-        g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.ue8m0 = c->ue8m0;
+        g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.epilogue.ue8m0 = c->ue8m0;
     }
-    if (how->expands && (status = moek_expand_(plan, 0, &w, &g, stream)) != MOEK_OK) return status;
-    if ((status = moek_launch_gemm_(plan, up, &g, stream)) != MOEK_OK) return status;
+    if (how->expands && (status = moek_expand_(plan, &w, &g, stream)) != MOEK_OK) return status;
+    if ((status = up->launch(&g, stream)) != MOEK_OK) return status;
 
     if (moek_quantizes_(of_h) && !how->requantizes) {
         q = moek_quant_to_(plan, w.h,
@@ -154,7 +154,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
         q.ue8m0 = moek_rounds_up_(c, of_h);
         q.static_scale = weights->h_scale;
         q.group_offset = moek_blocked_(of_h) ? c->inter_offset : 0;
-        if (plan->rows_per_expert) { q.counts = g.counts; q.rows_per_expert = g.rows_per_expert; }
+        if (plan->rows_per_expert) { q.counts = g.rows.counts; q.rows_per_expert = g.rows_per_expert; }
         else if (!how->self_sorts) q.row_limit = w.offsets + g.experts;
         q.early = moek_early_(plan, plan->chosen.h_quant);
         q.max_blocks = how->h_sms;
@@ -162,18 +162,18 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     }
 
     moek_down_weights_(plan, &g);
-    if (!plan->rows_per_expert) g.rows = slots;
+    if (!plan->rows_per_expert) g.a_rows = slots;
     g.a = moek_quantizes_(of_h) ? w.hq.q : w.h; g.a_scale = moek_quantizes_(of_h) ? w.hq.scale : NULL;
     g.out = step->out;
-    g.out_order = plan->rows_per_expert ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
-    g.a_order = NULL; g.a_div = 1;
+    g.rows.out_order = plan->rows_per_expert ? NULL : w.order; /* back to slot order: out is [rows][slots][hidden] */
+    g.rows.order = NULL; g.rows.div = 1;
     g.a_row_bytes = 0;
     g.q = NULL;
     if (!(down->traits & MOEK_TRAIT_SORTS_IDS)) g.ids = NULL;
     if (w.flags) g.split_flags = w.flags + up->flags;
     g.early = moek_early_(plan, down);
-    if (how->expands && (status = moek_expand_(plan, 1, &w, &g, stream)) != MOEK_OK) return status;
-    return moek_launch_gemm_(plan, down, &g, stream);
+    if (how->expands && (status = moek_expand_(plan, &w, &g, stream)) != MOEK_OK) return status;
+    return down->launch(&g, stream);
 }
 
 /* All behind routing in one launch. */
@@ -183,7 +183,6 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     const moek_one_rank_ one = moek_one_rank_work_(step);
     const moek_table_work_ w = moek_table_work_of_(step);
     moek_gemm_args up, down;
-    moek_gemm_more_args up_more, down_more;            /* (of formats that have no more, the first member counts) */
     moek_layer_args a;
     memset(&up, 0, sizeof up);
     memset(&down, 0, sizeof down);
@@ -195,9 +194,7 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     a.ids = step->ids; a.weights = step->topk_weights;
     a.x = step->args.x; a.x_stride = (int)moek_x_stride_(&step->args, &plan->config);
     a.ue8m0 = plan->config.ue8m0;
-    up_more = moek_more_of_(plan, 0, &up);
-    down_more = moek_more_of_(plan, 1, &down);
-    a.up = &up_more.gemm; a.down = &down_more.gemm;
+    a.up = &up; a.down = &down;
     a.addend = step->args.shared_y; a.addend_stride = (int)moek_shared_y_stride_(&step->args, &plan->config);
     a.y = step->args.y; a.y_stride = (int)moek_y_stride_(&step->args, &plan->config);
     a.split = w.split;

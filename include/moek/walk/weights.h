@@ -12,54 +12,34 @@
 static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
 {
     const moek_config *c = &plan->config;
+    const moek_weights *w = &plan->weights;
     const int gated = moek_act_gated_(c->act);
     g->experts = plan->local_experts; g->dtype = c->dtype;
     g->n = c->inter; g->k = c->hidden; g->w_rows = gated ? 2 * c->inter : c->inter;
-    g->w = plan->weights.w_up; g->w_scale = plan->weights.w_up_scale; g->bias = plan->weights.w_up_bias;
-    g->act = c->act; g->alpha = c->alpha; g->beta = c->beta; g->limit = c->limit;
-    g->w_gate = plan->weights.w_gate; g->gate_scale = plan->weights.w_gate_scale;
-    g->gate_bias = plan->weights.w_gate_bias;
+    g->w.codes = w->w_up; g->w.scales = w->w_up_scale; g->w.bias = w->w_up_bias;
+    g->w.global_scale = w->w_up_global_scale; g->w.zero_points = w->w_up_zero;
+    g->w.layout = moek_layout_at_(c, MOEK_OP_UP);
+    g->gate.codes = w->w_gate; g->gate.scales = w->w_gate_scale; g->gate.bias = w->w_gate_bias;
+    g->gate.global_scale = w->w_gate_global_scale; g->gate.zero_points = w->w_gate_zero;
+    g->a_global_scale = moek_x_global_scale_(c->quant) ? w->x_scale : NULL;
+    g->epilogue.act = c->act; g->epilogue.alpha = c->alpha; g->epilogue.beta = c->beta; g->epilogue.limit = c->limit;
     g->scales_separate = gated && c->up_scales; g->n_offset = c->inter_offset; g->k_offset = 0;
     g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
     g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
     g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
-    g->tiled = moek_layout_at_(c, MOEK_OP_UP);
 }
 static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
 {
     const moek_config *c = &plan->config;
+    const moek_weights *w = &plan->weights;
     g->experts = plan->local_experts; g->dtype = c->dtype;
     g->n = c->hidden; g->k = c->inter; g->w_rows = c->hidden;
-    g->w = plan->weights.w_down; g->w_scale = plan->weights.w_down_scale; g->bias = plan->weights.w_down_bias;
-    g->w_gate = NULL; g->gate_scale = NULL; g->gate_bias = NULL;
+    g->w.codes = w->w_down; g->w.scales = w->w_down_scale; g->w.bias = w->w_down_bias;
+    g->w.global_scale = w->w_down_global_scale; g->w.zero_points = w->w_down_zero;
+    g->w.layout = moek_layout_at_(c, MOEK_OP_DOWN);
+    memset(&g->gate, 0, sizeof g->gate);
+    g->a_global_scale = moek_x_global_scale_(moek_quant_at_(c, MOEK_OP_DOWN)) ? w->h_scale : NULL;
     g->scales_separate = g->n_offset = 0; g->k_offset = c->inter_offset;
-    g->tiled = moek_layout_at_(c, MOEK_OP_DOWN);
-}
-
-/* What kernels of a format with global scales or zero points take: g, and these. */
-static moek_gemm_more_args moek_more_of_(const moek_plan *plan, int down, const moek_gemm_args *g)
-{
-    const moek_weights *const w = &plan->weights;
-    moek_gemm_more_args more;
-    memset(&more, 0, sizeof more);
-    more.gemm = *g;
-    more.w_global_scale = down ? w->w_down_global_scale : w->w_up_global_scale;
-    more.gate_global_scale = down ? NULL : w->w_gate_global_scale;
-    more.w_zero = down ? w->w_down_zero : w->w_up_zero;
-    more.gate_zero = down ? NULL : w->w_gate_zero;
-    if (moek_x_global_scale_(moek_quant_at_(&plan->config, down ? MOEK_OP_DOWN : MOEK_OP_UP)))
-        more.a_global_scale = down ? w->h_scale : w->x_scale;
-    return more;
-}
-/* Launches up or down. */
-static moek_status moek_launch_gemm_(const moek_plan *plan, const moek_kernel *k, const moek_gemm_args *g,
-                                     moek_stream stream)
-{
-    moek_gemm_more_args more;
-    if (!moek_format_of(k->quant)->global_scale && !moek_format_of(k->quant)->zero && !moek_x_global_scale_(k->quant))
-        return k->launch(g, stream);
-    more = moek_more_of_(plan, k->op == MOEK_OP_DOWN, g);
-    return k->launch(&more, stream);
 }
 
 /* Weights of a checkpoint, their scales or their zero points -> tiled, or back. */
