@@ -149,6 +149,66 @@ MOEK_LAUNCHER moek_layer_int4_a16_h0_b128_on_sm80_m8n16s3w16(const void *args, m
 }
 #endif
 
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_layer_fp8t_a16_h0_on_sm80_m8n16s3w16)
+static __global__ void __launch_bounds__(512, 1)
+moek_layer_fp8t_a16_h0_on_sm80_m8n16s3w16_k_(
+    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8t_a16_>::params p)
+{
+    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8t_a16_>::run(&p, 0);
+}
+MOEK_LAUNCHER moek_layer_fp8t_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8t_a16_>(
+        args, stream,
+        moek_layer_fp8t_a16_h0_on_sm80_m8n16s3w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_layer_fp8c_a16_h0_on_sm80_m8n16s3w16)
+static __global__ void __launch_bounds__(512, 1)
+moek_layer_fp8c_a16_h0_on_sm80_m8n16s3w16_k_(
+    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8c_a16_>::params p)
+{
+    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8c_a16_>::run(&p, 0);
+}
+MOEK_LAUNCHER moek_layer_fp8c_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8c_a16_>(
+        args, stream,
+        moek_layer_fp8c_a16_h0_on_sm80_m8n16s3w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_layer_fp8b128_a16_h0_on_sm80_m8n16s3w16)
+static __global__ void __launch_bounds__(512, 1)
+moek_layer_fp8b128_a16_h0_on_sm80_m8n16s3w16_k_(
+    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8b128_a16_>::params p)
+{
+    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8b128_a16_>::run(&p, 0);
+}
+MOEK_LAUNCHER moek_layer_fp8b128_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_fp8b128_a16_>(
+        args, stream,
+        moek_layer_fp8b128_a16_h0_on_sm80_m8n16s3w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_layer_int8_a16_h0_on_sm80_m8n16s3w16)
+static __global__ void __launch_bounds__(512, 1)
+moek_layer_int8_a16_h0_on_sm80_m8n16s3w16_k_(
+    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_int8_a16_>::params p)
+{
+    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_int8_a16_>::run(&p, 0);
+}
+MOEK_LAUNCHER moek_layer_int8_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_int8_a16_>(
+        args, stream,
+        moek_layer_int8_a16_h0_on_sm80_m8n16s3w16_k_);
+}
+#endif
+
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_layer_mxfp4_a16_h0_on_sm80_m8n16s2w16)
 static __global__ void __launch_bounds__(512, 1)
 moek_layer_mxfp4_a16_h0_on_sm80_m8n16s2w16_k_(
@@ -287,6 +347,66 @@ MOEK_LAUNCHER moek_layer_int4_a16_h0_b128_on_sm80_m8n16s2w16(const void *args, m
         args, stream,
         moek_layer_int4_a16_h0_b128_on_sm80_m8n16s2w16_k_,
         moek_layer_int4_a16_h0_b128_on_sm80_m8n16s2w16_zero_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_layer_fp8t_a16_h0_on_sm80_m8n16s2w16)
+static __global__ void __launch_bounds__(512, 1)
+moek_layer_fp8t_a16_h0_on_sm80_m8n16s2w16_k_(
+    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8t_a16_>::params p)
+{
+    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8t_a16_>::run(&p, 0);
+}
+MOEK_LAUNCHER moek_layer_fp8t_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8t_a16_>(
+        args, stream,
+        moek_layer_fp8t_a16_h0_on_sm80_m8n16s2w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_layer_fp8c_a16_h0_on_sm80_m8n16s2w16)
+static __global__ void __launch_bounds__(512, 1)
+moek_layer_fp8c_a16_h0_on_sm80_m8n16s2w16_k_(
+    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8c_a16_>::params p)
+{
+    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8c_a16_>::run(&p, 0);
+}
+MOEK_LAUNCHER moek_layer_fp8c_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8c_a16_>(
+        args, stream,
+        moek_layer_fp8c_a16_h0_on_sm80_m8n16s2w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_layer_fp8b128_a16_h0_on_sm80_m8n16s2w16)
+static __global__ void __launch_bounds__(512, 1)
+moek_layer_fp8b128_a16_h0_on_sm80_m8n16s2w16_k_(
+    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8b128_a16_>::params p)
+{
+    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8b128_a16_>::run(&p, 0);
+}
+MOEK_LAUNCHER moek_layer_fp8b128_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_fp8b128_a16_>(
+        args, stream,
+        moek_layer_fp8b128_a16_h0_on_sm80_m8n16s2w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_layer_int8_a16_h0_on_sm80_m8n16s2w16)
+static __global__ void __launch_bounds__(512, 1)
+moek_layer_int8_a16_h0_on_sm80_m8n16s2w16_k_(
+    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_int8_a16_>::params p)
+{
+    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_int8_a16_>::run(&p, 0);
+}
+MOEK_LAUNCHER moek_layer_int8_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_int8_a16_>(
+        args, stream,
+        moek_layer_int8_a16_h0_on_sm80_m8n16s2w16_k_);
 }
 #endif
 #endif

@@ -170,4 +170,72 @@ MOEK_LAUNCHER moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16(const void *args, m
         moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16_zero_);
 }
 #endif
+
+#if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16)
+static __global__ void MOEK_SM90_BOUNDS_(512)
+moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16_k_(
+    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8t_a16_>::params p)
+{
+#ifdef MOEK_SM90_CODE_
+    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8t_a16_>::run(&p, 0);
+#endif
+}
+MOEK_LAUNCHER moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8t_a16_>(
+        args, stream,
+        moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16)
+static __global__ void MOEK_SM90_BOUNDS_(512)
+moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16_k_(
+    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8c_a16_>::params p)
+{
+#ifdef MOEK_SM90_CODE_
+    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8c_a16_>::run(&p, 0);
+#endif
+}
+MOEK_LAUNCHER moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8c_a16_>(
+        args, stream,
+        moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16)
+static __global__ void MOEK_SM90_BOUNDS_(512)
+moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16_k_(
+    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8b128_a16_>::params p)
+{
+#ifdef MOEK_SM90_CODE_
+    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8b128_a16_>::run(&p, 0);
+#endif
+}
+MOEK_LAUNCHER moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8b128_a16_>(
+        args, stream,
+        moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16_k_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_layer_int8_a16_h0_on_sm90_m8n16s6w16)
+static __global__ void MOEK_SM90_BOUNDS_(512)
+moek_layer_int8_a16_h0_on_sm90_m8n16s6w16_k_(
+    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int8_a16_>::params p)
+{
+#ifdef MOEK_SM90_CODE_
+    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int8_a16_>::run(&p, 0);
+#endif
+}
+MOEK_LAUNCHER moek_layer_int8_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
+{
+    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int8_a16_>(
+        args, stream,
+        moek_layer_int8_a16_h0_on_sm90_m8n16s6w16_k_);
+}
+#endif
 #endif

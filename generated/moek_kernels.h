@@ -21,6 +21,10 @@
     X(LAYER, MOEK_INT4_A16, 0, 32, 90) \
     X(LAYER, MOEK_INT4_A16, 0, 64, 90) \
     X(LAYER, MOEK_INT4_A16, 0, 128, 90) \
+    X(LAYER, MOEK_FP8T_A16, 0, 0, 90) \
+    X(LAYER, MOEK_FP8C_A16, 0, 0, 90) \
+    X(LAYER, MOEK_FP8B128_A16, 0, 0, 90) \
+    X(LAYER, MOEK_INT8_A16, 0, 0, 90) \
     X(MLP, MOEK_BF16, 0, 0, 90) \
     X(MLP, MOEK_FP16, 0, 0, 90) \
     X(MLP, MOEK_FP8T, 0, 0, 90) \
@@ -81,6 +85,10 @@
     X(LAYER, MOEK_INT4_A16, 0, 32, 80) \
     X(LAYER, MOEK_INT4_A16, 0, 64, 80) \
     X(LAYER, MOEK_INT4_A16, 0, 128, 80) \
+    X(LAYER, MOEK_FP8T_A16, 0, 0, 80) \
+    X(LAYER, MOEK_FP8C_A16, 0, 0, 80) \
+    X(LAYER, MOEK_FP8B128_A16, 0, 0, 80) \
+    X(LAYER, MOEK_INT8_A16, 0, 0, 80) \
     X(QUANT, MOEK_BF16, 0, 0, 80) \
     X(QUANT, MOEK_FP16, 0, 0, 80) \
     X(QUANT, MOEK_FP8T, 0, 0, 80) \
@@ -484,7 +492,7 @@
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
 #include "layer_wgmma_sm90.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
 #include "layer_fragments_sm90.h"
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
@@ -535,7 +543,7 @@
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80)
 #include "layer_mma_sm80.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
 #include "layer_fragments_sm80.h"
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
@@ -735,6 +743,18 @@ MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90)
 MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 128, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 98304, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_FP8T_A16, 0, 64, 8, 90, 512, 227328, moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 98304, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_FP8C_A16, 0, 64, 8, 90, 512, 227328, moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 98304, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_FP8B128_A16, 0, 64, 8, 90, 512, 227328, moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 98304, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90)
+MOEK_KERNEL(LAYER, MOEK_INT8_A16, 0, 64, 8, 90, 512, 227328, moek_layer_int8_a16_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 98304, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
 MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 32, 90, 384, 200616, moek_mlp_bf16_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0)
@@ -1432,6 +1452,18 @@ MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 161792, moek_layer_int4_a16
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
 MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 161792, moek_layer_int4_a16_h0_b128_on_sm80_m8n16s3w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 8, n = 16, s = 3, w = 16 },", 128, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 49152, 2)
 #endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
+MOEK_KERNEL(LAYER, MOEK_FP8T_A16, 0, 64, 8, 80, 512, 161792, moek_layer_fp8t_a16_h0_on_sm80_m8n16s3w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 3, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 49152, 2)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
+MOEK_KERNEL(LAYER, MOEK_FP8C_A16, 0, 64, 8, 80, 512, 161792, moek_layer_fp8c_a16_h0_on_sm80_m8n16s3w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 3, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 49152, 2)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(LAYER, MOEK_FP8B128_A16, 0, 64, 8, 80, 512, 161792, moek_layer_fp8b128_a16_h0_on_sm80_m8n16s3w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 3, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 49152, 2)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
+MOEK_KERNEL(LAYER, MOEK_INT8_A16, 0, 64, 8, 80, 512, 161792, moek_layer_int8_a16_h0_on_sm80_m8n16s3w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 3, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 49152, 2)
+#endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
 MOEK_KERNEL(LAYER, MOEK_MXFP4_A16, 0, 64, 8, 80, 512, 96256, moek_layer_mxfp4_a16_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
@@ -1455,6 +1487,18 @@ MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 96256, moek_layer_int4_a16_
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80)
 MOEK_KERNEL(LAYER, MOEK_INT4_A16, 0, 64, 8, 80, 512, 96256, moek_layer_int4_a16_h0_b128_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 128, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
+MOEK_KERNEL(LAYER, MOEK_FP8T_A16, 0, 64, 8, 80, 512, 96256, moek_layer_fp8t_a16_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80)
+MOEK_KERNEL(LAYER, MOEK_FP8C_A16, 0, 64, 8, 80, 512, 96256, moek_layer_fp8c_a16_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8c_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
+MOEK_KERNEL(LAYER, MOEK_FP8B128_A16, 0, 64, 8, 80, 512, 96256, moek_layer_fp8b128_a16_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"fp8b128_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80)
+MOEK_KERNEL(LAYER, MOEK_INT8_A16, 0, 64, 8, 80, 512, 96256, moek_layer_int8_a16_h0_on_sm80_m8n16s2w16, "{ op = \"layer\", template = \"layer_fragments\", quant = \"int8_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 16, s = 2, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 32768, 2)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(QUANT, MOEK_BF16, 0, 1, 0, 80, 256, 0, moek_quant_bf16_h0_on_sm80_t256, "{ op = \"quant\", template = \"quant_simt\", quant = \"bf16\", hidden = 0, arch = \"sm80\", t = 256 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0)

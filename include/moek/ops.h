@@ -420,7 +420,8 @@ typedef struct moek_layer_state {
  *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
  *   Strides: as combine has them.
  *   Rows of few tokens (max_tokens): tokens <= max_tokens and moek_decode_smem_of fits; y is required; x and h
- *   stay inside the kernel, no array above is written.  Weights of 4 bits: tiled, and T is bf16.
+ *   stay inside the kernel, no array above is written.  Weights of 4 bits, and of 8 with activations in T: tiled, and
+ *   T is bf16.
  *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of
  *   down are weighted and added in f32, without rounding to T.                                                      */
 typedef struct moek_layer_args {
@@ -442,22 +443,22 @@ typedef struct moek_layer_args {
     int x_stride, addend_stride, y_stride;
 } moek_layer_args;
 
-/* What such a row has (moek_kernel: shared_bytes, ring, threads / 32, pages): bytes of shared memory; of them, for
- * weights on their way; warps of a block; pages of sums of a warp, or 0: a page for each unit of rows of w, and for
- * each warp. */
-typedef struct moek_decode_room { int bytes, ring, warps, pages; } moek_decode_room;
-/* Weights of 4 bits: an eighth of the ring are scales on their way; behind them, with `more`, zero points, or scales of
+/* What such a row has (moek_kernel: shared_bytes, ring, threads / 32, pages, reads): bytes of shared memory; of them,
+ * for weights on their way; warps of a block; pages of sums of a warp, or 0: a page for each unit of rows of w, and for
+ * each warp; whether weights are fragments. */
+typedef struct moek_decode_room { int bytes, ring, warps, pages, fragments; } moek_decode_room;
+/* Fragments: an eighth of the ring are scales on their way; behind them, with `more`, zero points, or scales of
  * activations, which are a 32nd.  (Rows that fit have fewer groups of 128 columns than that has places for.) */
 static inline int moek_decode_scales(moek_decode_room room) { return room.ring / 8; }
 static inline int moek_decode_beside(moek_decode_room room) { return room.ring / 32; }
 
-/* Shared memory of such a kernel, in bytes, one part behind the other: rows of x or h; factors (weights of 4 bits:
+/* Shared memory of such a kernel, in bytes, one part behind the other: rows of x or h; factors (fragments:
  * scales and zero points on their way, scales of activations); pages of sums; weights on their way.  fits: the kernel
- * serves this many tokens of this shape.  bits: of a weight; more: with weights of 4 bits, that they have zero
+ * serves this many tokens of this shape.  bits: of a weight; more: with fragments, that they have zero
  * points, or activations have scales; blocks: one an SM. */
 typedef struct moek_decode_smem { int fits, act, factors, pages; } moek_decode_smem;
-static inline moek_decode_smem moek_decode_smem_of_4_bits(moek_decode_room room, int tokens, int topk, int experts,
-                                                          int hidden, int inter, int gated, int more, int blocks)
+static inline moek_decode_smem moek_decode_smem_of_fragments(moek_decode_room room, int tokens, int topk, int experts,
+                                                             int hidden, int inter, int gated, int more, int blocks)
 {
     const int factors = moek_decode_scales(room) + (more ? moek_decode_beside(room) : 0);
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
@@ -489,8 +490,8 @@ static inline moek_decode_smem moek_decode_smem_of(moek_decode_room room, int to
     /* Of two halves; besides, a warp has a page in up, three in down. */
     const long long pages = 128 * (up + 2 * warps > 2 * down + 6 * warps ? up + 2 * warps : 2 * down + 6 * warps);
     moek_decode_smem smem = {0, 0, 0, 0};
-    if (bits == 4)
-        return moek_decode_smem_of_4_bits(room, tokens, topk, experts, hidden, inter, gated, more, blocks);
+    if (room.fragments)
+        return moek_decode_smem_of_fragments(room, tokens, topk, experts, hidden, inter, gated, more, blocks);
     if (tokens > 4 || slots > MOEK_DECODE_SLOTS || act + factors + pages + room.ring > room.bytes) return smem;
     smem.fits = 1; smem.act = (int)act; smem.factors = (int)factors; smem.pages = (int)pages;
     return smem;

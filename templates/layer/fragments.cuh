@@ -1,9 +1,9 @@
 /* layer/fragments.cuh -- y[t] = the weighted sum over the experts e of token t of
- * act(gate_e(x[t]), up_e(x[t])) . w_down_e: a layer of few tokens, with weights of 4 bits.  For layer_fragments of the
- * table.
+ * act(gate_e(x[t]), up_e(x[t])) . w_down_e: a layer of few tokens, with weights of 4 or 8 bits.  For layer_fragments of
+ * the table.
  *
- * Sort, up, down and combine of one to eight tokens in one launch, by mma.sync: one block an SM.  Weights have 4 bits
- * and lie in the order of fragments (moek/ops.h: repack), which is that of mma's 16 rows, too.  The limit is the bytes
+ * Sort, up, down and combine of one to eight tokens in one launch, by mma.sync: one block an SM.  Weights lie in the
+ * order of fragments (moek/ops.h: repack), which is that of mma's 16 rows, too.  The limit is the bytes
  * of the weights, the instructions that make T of codes, and as much latency.  The plan says where the kernel is taken
  * (rules.toml: few_tokens; moek_decode_smem_of).  Blocks wait for h of other blocks: all must be resident at once.
  * There are no roles: each warp streams weights to itself and multiplies them.  Warps meet where sums do.  Phases:
@@ -20,8 +20,8 @@
  *
  * - Stages: each warp has a ring of STAGES items of its own.  A lane copies, by cp.async, the codes that the same lane
  *   will read, and scales for others: a __syncwarp is the only barrier.
- * - An item is 16 rows of w by 128 of k: two times 512 bytes of codes.  Where k ends with 64, the last item has these
- *   twice; the second ones meet zeros of x or h.
+ * - An item is 16 rows of w by 128 of k (of 8 bits by 64): two times 512 bytes of codes.  Where k ends with 64, the
+ *   last item of 4 bits has these twice; the second ones meet zeros of x or h.
  * - mma's columns are tokens.  x and h lie in shared memory as mma wants them: of 64 of k, a lane's 16 side by side.
  * - a is T: elements times scales are w * 2^-shift (templates/element/), so that they fit in T; sums are multiplied by
  *   2^shift.
@@ -30,10 +30,14 @@
  *   BLOCKED: scales of x and h are for 128 columns.  Else a row has one: T lies in shared memory first, and becomes
  *   codes when the largest of each row is known.
  *   WHOLE: scales of w are for 16 columns, and a lane has all of them, as gemm/fragments.cuh says.
+ * - EIGHT, codes have 8 bits and a is T.  BY_ROW: a scale is for a row of w, or for all of an expert, and multiplies
+ *   the whole sum.  BY_BLOCK: a scale is for 128 x 128 and multiplies the sum of an item.  A code that is a NaN, which
+ *   bf16 would not show, spoils the sums of its row.
  */
 #ifndef MOEK_LAYER_FRAGMENTS_CUH
 #define MOEK_LAYER_FRAGMENTS_CUH
 #include "decode.cuh"
+#include "../../include/moek/kernel/act.h"
 
 /* BYTES of shared memory, WARPS a block.  PAGES of a warp: 2, for the rows of w with which its part of k begins and
  * ends; it finishes the others alone.  0: a page for each unit and each warp, and all warps finish them.  HOPPER: code
@@ -41,11 +45,15 @@
 template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format> struct moek_layer_fragments_ {
     enum {
         E4M3 = Format::X_BITS == 8, ZERO = Format::ZERO,
+        EIGHT = Format::W_BITS == 8, PIECE = EIGHT ? 32 : 64, K_ITEM = 2 * PIECE,      /* of k: 512 bytes; an item */
+        PIECES = K_ITEM / 8,                            /* 8s of columns of x or h that an item meets */
         COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; scales of a row in 64 of k: */
-        G = COLUMNS < 64 ? 64 / COLUMNS : 1,
-        EACH = 2 * G * Format::W_SCALE_BITS / 8,        /* bytes of scales, two rows; so many times in 128 of k: */
-        UNITS = COLUMNS < 128 ? 2 : 1,
-        OF_16 = 8 * EACH,                               /* bytes of scales of 16 rows, once */
+        BY_BLOCK = EIGHT && COLUMNS > 0, BY_ROW = EIGHT && !BY_BLOCK,
+        G = !EIGHT && COLUMNS < 64 ? 64 / (COLUMNS + EIGHT) : 1,
+        EACH = EIGHT ? 0 : 2 * G * Format::W_SCALE_BITS / 8,   /* bytes of scales, two rows; so many times in 128 of
+                                                                  k: */
+        UNITS = !EIGHT && COLUMNS < 128 ? 2 : 1,
+        OF_16 = BY_BLOCK ? 8 : 8 * EACH,                /* bytes of scales of 16 rows, once */
         BLOCKED = Format::X_SCALE_COLUMNS > 0, WHOLE = E4M3 && COLUMNS == 16,
         ITEM = 1024, SCALES = UNITS * OF_16,            /* bytes */
         RING = STAGES * WARPS * ITEM,
@@ -62,8 +70,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         moek_fastdiv over_blocks, over_units, over_steps[2];
     };
 
-    MOEK_DEVICE const moek_gemm_args *up_of(const params *p) { return (const moek_gemm_args *)&p->up; }
-    MOEK_DEVICE const moek_gemm_args *down_of(const params *p) { return (const moek_gemm_args *)&p->down; }
+    MOEK_DEVICE const moek_gemm_args *up_of(const params *p) { return &p->up; }
+    MOEK_DEVICE const moek_gemm_args *down_of(const params *p) { return &p->down; }
 
     /* ---- weights ------------------------------------------------------------------------------------------------- */
 
@@ -91,7 +99,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     struct walk {
         const unsigned char *w, *scale;                /* this lane's bytes of the next item */
         int left;                                      /* of k, from the next item on */
-        int unit, d, down, asks, run, put, used;
+        int unit, d, down, asks, run, put, used, odd;  /* odd: BY_BLOCK, the next item's k, of 64s */
         const unsigned char *zeros;                    /* as w and scale */
     };
 
@@ -104,21 +112,31 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     MOEK_DEVICE void seat(const params *p, walk *at, int g, int mine)
     {
         const int lane = threadIdx.x % 32;
-        const moek_gemm_args *const a = at->down ? (const moek_gemm_args *)&p->down : (const moek_gemm_args *)&p->up;
+        const moek_gemm_args *const a = at->down ? &p->down : &p->up;
         const unsigned char *const w_zero = (const unsigned char *)(at->down ? zeros_of(&p->down) : zeros_of(&p->up));
         const unsigned zeros_row = ZERO ? ((unsigned)a->k + 2 * COLUMNS - 1) / (2 * COLUMNS) * 64 : 0;
         const int e = __shfl_sync(0xffffffff, mine, at->d);
         const size_t of_64 = (size_t)e * (unsigned)(a->w_rows / 64) + (unsigned)at->unit / 4;
-        const unsigned scales = ((unsigned)a->k * UNITS + 127) / 128;
-        at->w = (const unsigned char *)a->w.codes + (of_64 * (unsigned)(a->k / 64) + (unsigned)(2 * g)) * 2048 +
+        at->w = (const unsigned char *)a->w.codes + (of_64 * (unsigned)(a->k / PIECE) + (unsigned)(2 * g)) * 2048 +
                 at->unit % 4 * 512 + lane * 16;
-        at->scale = (const unsigned char *)a->w.scales + (of_64 * scales + (unsigned)(UNITS * g)) * (4 * OF_16) +
-                    at->unit % 4 * OF_16 + lane % (OF_16 / 4) * 4;
+        if constexpr (BY_BLOCK) {                      /* of the rows that come first in w, and of the others */
+            const moek_gate_up *const of = &a->gate_up;
+            const int column = at->unit * (a->w_rows > a->n ? 8 : 16);
+            const size_t row = (size_t)e * of->scale_rows +
+                               (MOEK_HALF_(of->shift, lane % 2) + min(column, a->n - 1) * of->step) / 128;
+            at->scale = (const unsigned char *)(MOEK_HALF_(of->scales, lane % 2) +
+                                                row * (((unsigned)a->k + 127) / 128) + g / 2);
+            at->odd = g % 2;
+        } else if constexpr (!EIGHT) {
+            const unsigned scales = ((unsigned)a->k * UNITS + 127) / 128;
+            at->scale = (const unsigned char *)a->w.scales + (of_64 * scales + (unsigned)(UNITS * g)) * (4 * OF_16) +
+                        at->unit % 4 * OF_16 + lane % (OF_16 / 4) * 4;
+        }
         if constexpr (ZERO) {
             at->zeros = w_zero + of_64 * zeros_row + (unsigned)(UNITS * g) * OF_16 + at->unit % 4 * (OF_16 / 4) +
                         lane % (OF_16 / 16) * 4;
         }
-        at->left = a->k - g * 128;
+        at->left = a->k - g * K_ITEM;
         at->run = p->steps[at->down] - g;
     }
     /* To the next rows, or to this warp's first item of down. */
@@ -151,14 +169,21 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
      * this lane's bytes of the first item.  zero: there are zero points; a constant, as everywhere. */
     MOEK_DEVICE void ask_next(const params *p, walk *at, unsigned char *ring, unsigned char *scales, int mine, int zero)
     {
-        const int lane = threadIdx.x % 32, both = at->left > 64;
+        const int lane = threadIdx.x % 32, both = at->left > PIECE;
         if (at->asks > 0) {
             unsigned char *const to = ring + at->put * ITEM;
             moek_cp_async16_(to, at->w, 16);
             moek_cp_async16_(to + 512, at->w + (both ? 2048 : 0), 16);
-            if (lane < UNITS * OF_16 / 4)
-                moek_cp_async4_(scales + at->put * (UNITS * OF_16),
-                                at->scale + (both ? lane / (OF_16 / 4) * (4 * OF_16) : 0));
+            if constexpr (BY_BLOCK) {
+                if (lane < 2) moek_cp_async4_(scales + at->put * OF_16, at->scale);
+                at->scale += 4 * at->odd;
+                at->odd ^= 1;
+            } else if constexpr (!EIGHT) {
+                if (lane < UNITS * OF_16 / 4)
+                    moek_cp_async4_(scales + at->put * (UNITS * OF_16),
+                                    at->scale + (both ? lane / (OF_16 / 4) * (4 * OF_16) : 0));
+                at->scale += UNITS * 4 * OF_16;
+            }
             if constexpr (ZERO) {
                 if (zero && lane < UNITS * OF_16 / 16)         /* behind the scales of all items */
                     moek_cp_async4_(scales + STAGES * UNITS * OF_16 + at->put * (UNITS * OF_16 / 4),
@@ -166,8 +191,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
                 at->zeros += UNITS * OF_16;
             }
             at->w += 4096;
-            at->scale += UNITS * 4 * OF_16;
-            at->left -= 128;
+            at->left -= K_ITEM;
             if (++at->put == STAGES) at->put = 0;
             if (--at->asks == 0) at->run = 0;
             else at->run--;
@@ -234,6 +258,45 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             moek_mma_bf16_(c[3], a[3], high.w + 2);
         }
     }
+    /* EIGHT: c += item * b, BY_BLOCK times its scales.  odd: was there a NaN (moek_spoil_)? */
+    MOEK_DEVICE void add_bytes(float c[4][4], const unsigned char *item, const unsigned char *scales, uint32_t *odd,
+                               const unsigned char *b)
+    {
+        float part[4][4] = {{0}};
+        int h, i;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const moek_words_ codes = moek_load_words_(item + h * 512), x = moek_load_words_(b + h * 16);
+            #pragma unroll
+            for (i = 0; i < 2; i++) {
+                uint32_t pairs[4], w[4];
+                Format::w_pairs(pairs, codes.w + i * 2, 0, 0, MOEK_DTYPE_BF16);
+                w[0] = pairs[0]; w[1] = pairs[2]; w[2] = pairs[1]; w[3] = pairs[3];
+                moek_mma_bf16_(BY_BLOCK ? part[2 * h + i] : c[2 * h + i], w, x.w + i * 2);
+                if constexpr (Format::W_CHECKED) {
+                    const uint32_t both[2] = { codes.w[i], codes.w[i + 2] };
+                    *odd |= Format::w_nan(both) >> i;
+                }
+            }
+        }
+        if constexpr (BY_BLOCK) {
+            const float *const by = (const float *)(const void *)scales;
+            #pragma unroll
+            for (i = 0; i < 4; i++) c[0][i] += (part[0][i] + part[1][i] + (part[2][i] + part[3][i])) * by[i / 2];
+        }
+    }
+    /* Format::W_CHECKED: the four sums in the first one, spoiled where a code was a NaN. */
+    MOEK_DEVICE void spoil(float c[4][4], uint32_t *odd)
+    {
+        int i;
+        #pragma unroll
+        for (i = 0; i < 4; i++) {
+            c[0][i] += c[1][i] + (c[2][i] + c[3][i]);
+            c[1][i] = c[2][i] = c[3][i] = 0;
+        }
+        moek_spoil_<1, 8>(c[0], *odd);
+        *odd = 0;
+    }
     /* The four sums in one, begun anew. */
     MOEK_DEVICE float take(float c[4][4], int i)
     {
@@ -272,8 +335,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     /* Of 8 columns, number i of those that are brought to shared memory: their row, and the first of them. */
     MOEK_DEVICE int column_of(const params *p, int down, int i, int *row)
     {
-        *row = (int)moek_fastdiv_(i / 16, p->over_steps[down]);
-        return (i - *row * 16 * p->steps[down]) * 8;
+        *row = (int)moek_fastdiv_(i / PIECES, p->over_steps[down]);
+        return (i - *row * PIECES * p->steps[down]) * 8;
     }
     /* Where columns of x lie: NULL for what is not there. */
     MOEK_DEVICE const uint16_t *find_x(const params *p, int i)
@@ -391,7 +454,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         const int t = threadIdx.x, lane = t % 32;
         int row, column, i;
         #pragma unroll 1
-        for (i = t; (E4M3 ? i - lane : i) < b->tokens * p->steps[0] * 16; i += THREADS) {
+        for (i = t; (E4M3 ? i - lane : i) < b->tokens * p->steps[0] * PIECES; i += THREADS) {
             column = column_of(p, 0, i, &row);
             if constexpr (E4M3) bring(p, b, 0, row, row < b->tokens, column, x[0]);
             else store(b->act + row * p->pitch[0], column, x[0]);
@@ -402,7 +465,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     /* h to shared memory, as it comes. */
     MOEK_DEVICE void stage_h(const params *p, const block *b, const uint16_t *h)
     {
-        const int t = threadIdx.x, lane = t % 32, total = b->slots * p->steps[1] * 16;
+        const int t = threadIdx.x, lane = t % 32, total = b->slots * p->steps[1] * PIECES;
         moek_words_ x[FIRST];
         int row, column, i, j;
         #pragma unroll
@@ -432,8 +495,23 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
 
     /* ---- phases -------------------------------------------------------------------------------------------------- */
 
-    /* sum += c, begun anew: what an expert adds, times its weights for this lane's two tokens. */
-    MOEK_DEVICE void weigh(float sum[4], float c[4][4], const params *p, const block *b, int d)
+    /* BY_ROW: the scale of w, of a column of h or y; of up of what comes first in w, or (j 1) of the other. */
+    MOEK_DEVICE float row_scale(const moek_gemm_args *args, int j, int e, int column)
+    {
+        const moek_gate_up *const of = &args->gate_up;
+        return Format::w_scale(of->scales[j], Format::W_SCALE_ROWS == 1
+                               ? (size_t)e * of->scale_rows + (size_t)column * of->step : (size_t)e, MOEK_DTYPE_BF16);
+    }
+    /* BY_ROW, of down: of this lane's two rows of w of a unit. */
+    MOEK_DEVICE void row_scales(float by[2], const params *p, const block *b, int d, int unit)
+    {
+        int i;
+        #pragma unroll
+        for (i = 0; i < 2; i++)
+            by[i] = b->used ? row_scale(&p->down, 0, b->list[d], unit * 16 + threadIdx.x % 32 / 4 + 8 * i) : 0;
+    }
+    /* sum += c, begun anew: what an expert adds, times its weights for this lane's two tokens.  by: BY_ROW, scales. */
+    MOEK_DEVICE void weigh(float sum[4], float c[4][4], const params *p, const block *b, int d, const float *by)
     {
         const int pair = 8 * d + threadIdx.x % 4 * 2;
         float shift_factor = Format::shift_factor(MOEK_DTYPE_BF16);
@@ -441,7 +519,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         if constexpr (Format::GLOBAL_SCALE) shift_factor *= moek_global_scale_of_(&p->down, 0, b->list[d]);
         #pragma unroll
         for (i = 0; i < 4; i++) {
-            const float of = take(c, i);
+            float of = take(c, i);
+            if constexpr (BY_ROW) of *= by[i / 2];
             if (b->slot_of[pair + i % 2] >= 0) sum[i] += b->weight_of[pair + i % 2] * (shift_factor * of);
         }
     }
@@ -471,6 +550,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
             if (j && !gated) break;
             if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
+            if constexpr (BY_ROW) y[j] *= row_scale(&p->up, j, e, column);
             if (a->w.bias)
                 y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
                                      [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
@@ -561,7 +641,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
                                              lane % 4 * 32;
         const unsigned char *b_at;
         const float *x_of[2];
-        float sum[4] = {0, 0, 0, 0}, c[4][4] = {{0}};
+        float sum[4] = {0, 0, 0, 0}, c[4][4] = {{0}}, by[2] = {0, 0};
+        uint32_t odd = 0;
         int d = DOWN ? v - unit * b->used : 0, page = unit + warp, run = p->steps[DOWN] - g, slot = *place, at = g;
         int begun = d == 0 && g == 0, i, j;
         const int of_row = BLOCKED ? p->steps[DOWN] : 1;
@@ -572,7 +653,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             x_of[0] = b->factors + min(lane % 4 * 2, b->tokens - 1) * of_row;
             x_of[1] = b->factors + min(lane % 4 * 2 + 1, b->tokens - 1) * of_row;
         }
-        b_at = b_first + (DOWN ? max(b->slot_of[8 * d + lane / 4], 0) * p->pitch[1] : 0) + g * 256;
+        b_at = b_first + (DOWN ? max(b->slot_of[8 * d + lane / 4], 0) * p->pitch[1] : 0) + g * (2 * K_ITEM);
+        if constexpr (DOWN && BY_ROW) row_scales(by, p, b, d, s.unit0 + unit);
         #pragma unroll 1
         for (i = s.n; i > 0; i--) {
             __syncwarp();                              /* what all have read, may be written */
@@ -582,15 +664,18 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             if constexpr (E4M3)
                 add_e4m3(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * EACH,
                          x_of[0][BLOCKED ? at : 0], x_of[1][BLOCKED ? at : 0], b_at);
+            else if constexpr (EIGHT)
+                add_bytes(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES, &odd, b_at);
             else
                 add(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * EACH,
                     b->scales + STAGES * SCALES + slot * (SCALES / 4) + lane / 4 * (EACH / 4), zero, b_at);
             if (++slot == STAGES) slot = 0;
-            b_at += 256;
+            b_at += 2 * K_ITEM;
             at++;
             if (--run == 0 || i == 1) {
+                if constexpr (Format::W_CHECKED && EIGHT) spoil(c, &odd);
                 if constexpr (DOWN) {
-                    weigh(sum, c, p, b, d);
+                    weigh(sum, c, p, b, d, by);
                     if (++d == b->used || i == 1) {
                         if constexpr (PAGES) {
                             if (begun && d == b->used && run == 0) finish_y(p, b, s.unit0 + page - warp, sum);
@@ -602,6 +687,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
                         page++;
                     }
                     b_at = b_first + max(b->slot_of[8 * d + lane / 4], 0) * p->pitch[1];
+                    if constexpr (BY_ROW) if (i > 1) row_scales(by, p, b, d, s.unit0 + page - warp);
                     if constexpr (E4M3)
                         #pragma unroll
                         for (j = 0; j < 2; j++)
@@ -627,8 +713,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     /* Up: scales of all, bias and activation of the block's units, after a barrier; h to memory. */
     MOEK_DEVICE void finish_up(const params *p, const block *b, work_range s, uint16_t *h)
     {
-        const moek_gemm_args *const a = (const moek_gemm_args *)&p->up;
-        const int gated = a->w_rows > a->n, swapped = a->gate_up.swapped, each = gated ? 64 : 128;
+        const moek_gemm_args *const a = &p->up;
+        const int gated = a->w_rows > a->n, each = gated ? 64 : 128;
         const int t = threadIdx.x;
         int i;
         #pragma unroll 1
@@ -639,25 +725,9 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             const int column = (unit - d * p->units[0]) * (gated ? 8 : 16) + at / 16 + (gated ? 0 : at % 4 / 2 * 8);
             const int row = b->slot_of[8 * d + token];
             const float *const page = b->pages + of * 128 + at;
-            float y[2] = {0, 0};
-            int j;
-            y[0] = moek_sum_of_pages_<WARPS, 0>(page, 128, from, from + s.each, s.all);
-            if (gated) y[1] = moek_sum_of_pages_<WARPS, 0>(page + 2, 128, from, from + s.each, s.all);
-            if (row < 0) continue;
-            #pragma unroll
-            for (j = 0; j < 2; j++) {
-                const int e = b->list[d];
-                y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
-                if (j && !gated) break;
-                if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
-                if (a->w.bias)
-                    y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
-                                         [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
-                                         MOEK_DTYPE_BF16);
-            }
-            moek_store_relaxed_(h + (size_t)row * a->n + column, moek_not_t_(moek_to_t_(
-                moek_epilogue_of_(&a->epilogue, swapped ? y[1] : y[0], swapped ? y[0] : y[1]),
-                MOEK_DTYPE_BF16)));
+            const float first = moek_sum_of_pages_<WARPS, 0>(page, 128, from, from + s.each, s.all);
+            const float other = gated ? moek_sum_of_pages_<WARPS, 0>(page + 2, 128, from, from + s.each, s.all) : 0;
+            if (row >= 0) store_h(p, b, h, d, row, column, first, other);
         }
     }
     /* Combine: y of the block's units, after a barrier. */
@@ -711,8 +781,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             if (a->weights) moek_prefetch_(a->weights);
         }
         for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {      /* lines of x */
-            row = (int)moek_fastdiv_(i / 2, p->over_steps[0]);
-            column = (i - row * p->steps[0] * 2) * 64;
+            row = (int)moek_fastdiv_(i / (PIECES / 8), p->over_steps[0]);
+            column = (i - row * p->steps[0] * (PIECES / 8)) * 64;
             if (row >= b->tokens) break;
             if (column < up_of(p)->k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
         }
@@ -759,7 +829,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     void (*zero)(typename moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format>::params) = NULL)
 {
     typedef moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format> K;
-    static const moek_decode_room room = { BYTES, K::RING, WARPS, PAGES };
+    static const moek_decode_room room = { BYTES, K::RING, WARPS, PAGES, 1 };
     const moek_layer_args *const a = (const moek_layer_args *)args;
     typename K::params p;
     int zeros = 0, i;
@@ -776,7 +846,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     }
     blocks = moek_multiprocessors_();
     p.fit = moek_decode_smem_of(room, a->tokens, a->topk, a->up->experts, a->down->n, a->up->n,
-                                a->up->w_rows > a->up->n, 4, K::E4M3 || zeros, (int)blocks);
+                                a->up->w_rows > a->up->n, Format::W_BITS, K::E4M3 || zeros, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->dtype != MOEK_DTYPE_BF16) return MOEK_E_ARGUMENT;
     p.a = *a;
     if (!a->x_stride) p.a.x_stride = a->up->k;
@@ -786,12 +856,13 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     for (i = 0; i < 2; i++) {
         moek_gemm_args *const to = i ? &p.down : &p.up;
         const moek_gemm_args *const g = i ? a->down : a->up;
-        moek_find_gate_up_of_(to, 4, Format::W_SCALE_BITS, 1, Format::W_SCALE_COLUMNS, 1);
+        moek_find_gate_up_of_(to, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
+                              Format::W_SCALE_COLUMNS, 1);
         if (!g->w.layout || g->gate.codes || g->n_offset || g->k_offset || g->k % 64 || g->w_rows % 64)
             return MOEK_E_ARGUMENT;
         p.units[i] = g->w_rows / 16;
-        p.steps[i] = (g->k + 127) / 128;
-        p.pitch[i] = p.steps[i] * 256 + 16;            /* no bank twice */
+        p.steps[i] = (g->k + K::K_ITEM - 1) / K::K_ITEM;
+        p.pitch[i] = p.steps[i] * (2 * K::K_ITEM) + 16;        /* no bank twice */
         p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
     p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);

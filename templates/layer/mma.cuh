@@ -732,7 +732,7 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
     void (*kernel)(typename moek_layer_mma_<STAGES, WARPS, BYTES, HOPPER, Format>::params))
 {
     typedef moek_layer_mma_<STAGES, WARPS, BYTES, HOPPER, Format> K;
-    static const moek_decode_room room = { BYTES, K::RING, WARPS, 0 };
+    static const moek_decode_room room = { BYTES, K::RING, WARPS, 0, 0 };
     const moek_layer_args *const a = (const moek_layer_args *)args;
     typename K::params p;
     unsigned blocks;

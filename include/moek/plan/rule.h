@@ -114,6 +114,7 @@ static moek_decode_smem moek_decode_smem_in_(const moek_plan *plan, const moek_k
     const int more = plan->weights.w_up_zero != NULL || moek_quantizes_(c->quant);
     moek_decode_room room;
     room.bytes = k->shared_bytes; room.ring = k->ring; room.warps = k->threads / 32; room.pages = k->pages;
+    room.fragments = (k->reads & MOEK_READS_FRAGMENTS) != 0;
     return moek_decode_smem_of(room, tokens, plan->slots, plan->local_experts, c->hidden, c->inter,
                                moek_act_gated_(c->act), moek_format_of(c->quant)->w_bits, more, blocks);
 }
