@@ -567,6 +567,7 @@ static void measure_words(int ranks, int gpus, int quant, int words, char **word
     static const int usual[] = { 1, 128, 4096 };
     asked a = { MOEK_EP_AUTO, 0, 1, 0 };
     int i, numbers = 0;
+    printf("# peer access\n");                         /* until a word says another path */
     for (i = 0; i < words; i++)
         if (atoi(word[i]) > 0) {
             measure(ranks, gpus, atoi(word[i]), quant, &a);

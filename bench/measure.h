@@ -130,7 +130,8 @@ static moek_weights filled_weights(const moek_config *c, int experts, uint32_t s
     w.w_down_scale = filled(n.down_scale, fill_scales(f, dtype, down), seed + 4);
     w.w_up_global_scale = (const float *)filled(n.up_global_scale, fill_seconds(), seed + 5);
     w.w_down_global_scale = (const float *)filled(n.down_global_scale, fill_seconds(), seed + 6);
-    if (f->static_x) w.x_scale = w.h_scale = (const float *)filled(4, fill_static(f, dtype), seed + 7);
+    if (f->static_x)                                   /* the layer's: one for all ranks */
+        w.x_scale = w.h_scale = (const float *)filled(4, fill_static(f, dtype), 7);
     return w;
 }
 static void free_weights(moek_weights *w)

@@ -39,7 +39,9 @@ def exchange(name):
     with open(os.path.join(RESULTS, name)) as f:
         for line in f:
             word = line.split()
-            if line.startswith("# over NCCL:"):
+            if line.startswith(("# peer access", "# ./moek")):
+                section = ""
+            elif line.startswith("# over NCCL:"):
                 section = word[3]
             elif word and word[0].isdigit():
                 key = section, int(word[0]), word[1], word[2], word[3]
@@ -456,6 +458,16 @@ def table_exchange():
                  exchange_rows(("h200x2-ep.txt", "h200x4-ep.txt"), ("dispatch", "combine", "pair")))
 
 
+def table_exchange_formats():
+    """Each kind of rows on two H200: dispatch, combine and both of 128 tokens, then of 4096."""
+    e = exchange("h200x2-ep.txt")
+    quants = list(dict.fromkeys(key[2] for key in e if key[1] == 128))
+    return table(["rows of", "128 tokens: dispatch, combine, both", "4096 tokens: dispatch, combine, both"],
+                 [[f"`{quant}`"] + [", ".join(microseconds(e["", m, quant, kind, w][0])
+                                              for w in ("dispatch", "combine", "pair")) + " us"
+                                    for m, kind in ((128, "low_latency"), (4096, "alltoall"))] for quant in quants])
+
+
 def table_exchange_layer():
     rows = []
     for m, kind in ((1, "low_latency"), (128, "low_latency"), (4096, "alltoall")):
@@ -472,7 +484,8 @@ def table_exchange_nccl():
     e = exchange("h200x2-ep-nccl.txt")
     kind = {1: "low_latency", 128: "low_latency", 4096: "alltoall"}
     rows = [[title] + [microseconds(e[section, m, "fp8b128", kind[m], "pair"][0]) for m in kind]
-            for title, section in (("peer access", ""), ("`window`", "window"), ("`sends`", "sends"))]
+            for title, section in (("peer access", ""), ("`window`", "window"), ("`ipc`", "ipc"),
+                                    ("`sends`", "sends"))]
     rows += [[title] + [microseconds(e["", m, "fp8b128", "NCCL's", what][0]) for m in kind]
              for title, what in (("NCCL's all-to-all of the rows dispatched", "alltoall"),
                                  ("NCCL's reduce-scatter in bf16, all tokens", "reducesctr"))]
