@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #ifdef MOEK_EMU
-#include <sys/mman.h>
+#include "emu/emu_strict.h"
 #endif
 #if defined(__CUDACC__) && !defined(MOEK_EMU) || defined(MOEK_EMU_CUDA)
 #define MEM_CUDA 1
@@ -47,8 +47,7 @@ static inline int mem_can_run(int arch)
 #endif
 }
 
-/* 256-byte aligned.  A device's, emulated: all of it in one part of the address space, as a GPU's is.  (malloc has two,
- * more than 2^40 bytes apart.) */
+/* 256-byte aligned. */
 static inline void *mem_alloc(int arch, size_t bytes)
 {
     char *raw, *at;
@@ -60,13 +59,7 @@ static inline void *mem_alloc(int arch, size_t bytes)
     }
 #endif
 #ifdef MOEK_EMU
-    if (mem_on_gpu(arch)) {
-        at = (char *)mmap(NULL, bytes + 256, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (at == (char *)MAP_FAILED) abort();
-        bytes += 256;
-        memcpy(at, &bytes, sizeof bytes);
-        return at + 256;
-    }
+    if (mem_on_gpu(arch)) return emu_take(bytes);
 #endif
     (void)arch;
     raw = (char *)malloc(bytes + 256 + sizeof(void *));
@@ -84,12 +77,7 @@ static inline void mem_free(int arch, void *p)
     if (mem_on_gpu(arch)) { mem_must(cudaFree(p)); return; }
 #endif
 #ifdef MOEK_EMU
-    if (mem_on_gpu(arch)) {
-        size_t bytes;
-        memcpy(&bytes, (char *)p - 256, sizeof bytes);
-        munmap((char *)p - 256, bytes);
-        return;
-    }
+    if (mem_on_gpu(arch)) { emu_give_back(p); return; }
 #endif
     (void)arch;
     memcpy(&raw, (char *)p - sizeof(void *), sizeof(void *));
@@ -100,6 +88,9 @@ static inline void mem_put(int arch, void *there, const void *host, size_t bytes
 {
 #if MEM_CUDA
     if (mem_on_gpu(arch)) { mem_must(cudaMemcpy(there, host, bytes, cudaMemcpyHostToDevice)); return; }
+#endif
+#ifdef MOEK_EMU
+    if (mem_on_gpu(arch)) { emu_copy_bytes(there, host, bytes); return; }
 #endif
     (void)arch;
     if (bytes) memcpy(there, host, bytes);
@@ -112,6 +103,9 @@ static inline void mem_get(int arch, void *host, const void *there, size_t bytes
         mem_must(cudaMemcpy(host, there, bytes, cudaMemcpyDeviceToHost));
         return;
     }
+#endif
+#ifdef MOEK_EMU
+    if (mem_on_gpu(arch)) { emu_copy_bytes(host, there, bytes); return; }
 #endif
     (void)arch;
     if (bytes) memcpy(host, there, bytes);

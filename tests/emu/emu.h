@@ -126,6 +126,7 @@ template <class T, class V> EMU_FN T atomicOr(T *p, V v) { return emu_swap_(p, (
 template <class T, class V> EMU_FN T atomicExch(T *p, V v) { return emu_swap_(p, (T)v); }
 template <class T, class V> EMU_FN T atomicCAS(T *p, V is, V v) { return emu_swap_(p, *p == (T)is ? (T)v : *p); }
 
+#include "emu_strict.h"
 #include "emu_fibres.h"
 
 /* ---- Barriers and meetings of lanes. ---- */

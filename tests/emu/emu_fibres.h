@@ -351,6 +351,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
     if (shared > (size_t)EMU_SHARED) emu_die("launched with more shared memory than a block may have");
     if (blocks % (unsigned)cluster || cluster > EMU_RESIDENT) emu_die("launched with a part of a cluster");
     emu_body = emu_call<Body>, emu_context = &body;
+    emu_open();
     blockDim = threads, gridDim = grid;
     emu_count = (int)(threads.x * threads.y * threads.z);
     for (i = 0; i < blocks; i += (unsigned)resident) {
@@ -363,6 +364,7 @@ template <class Body> static void emu_launch(const char *kernel, dim3 grid, dim3
         emu_here_count = resident;
         emu_run_blocks(shared);
     }
+    emu_close();
     emu_context = NULL;                                /* body is gone now */
 }
 

@@ -152,7 +152,8 @@ static void test_fields(void)
         context[i].group.rank = i;
         place.context[i] = &context[i];
     }
-    for (i = 0; i < EP_EMULATED + !MEM_CUDA; i++) ep_fields_test(i, &place);
+    /* (A rank in host memory among others reaches what a strict emulator closes.) */
+    for (i = 0; i < EP_EMULATED + (!MEM_CUDA && !getenv("EMU_STRICT")); i++) ep_fields_test(i, &place);
     place.move = cross;
     moved = 1;
     crossing.ranks = EP_FIELDS_RANKS;

@@ -69,7 +69,7 @@ static void copy(void *to, const void *from, size_t bytes)
     mem_must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread));
     mem_must(cudaStreamSynchronize(cudaStreamPerThread));
 #else
-    memcpy(to, from, bytes);
+    emu_copy_bytes(to, from, bytes);
 #endif
 }
 /* All that goes to rank r: the n-th piece of a pair from the n-th. */

@@ -38,7 +38,7 @@ static void mem_must(int status) { (void)status; }
 static int cudaSetDevice(int device) { return device; }
 static int cudaGetDeviceCount(int *n) { return *n = 1; }
 static int cudaDeviceSynchronize(void) { return 0; }
-static int cudaMemset(void *p, int value, size_t n) { memset(p, value, n); return 0; }
+static int cudaMemset(void *p, int value, size_t n) { emu_set_bytes(p, value, n); return 0; }
 static int cudaHostAlloc(void **p, size_t n, int flags) { *p = malloc(n); return flags; }
 static int cudaFreeHost(void *p) { free(p); return 0; }
 static int cudaStreamCreateWithFlags(cudaStream_t *s, int flags) { *s = NULL; return flags; }

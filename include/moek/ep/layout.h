@@ -80,8 +80,12 @@ static moek_status moek_ep_copy_(const moek_ep *ep, void *to, const void *from, 
         return MOEK_E_CUDA;
     }
 #endif
-    (void)ep;
+#ifdef MOEK_EMU
+    emu_copy_bytes(to, from, bytes);                  /* memory of the device is closed to the host there, too */
+#else
     memcpy(to, from, bytes);
+#endif
+    (void)ep;
     return MOEK_OK;
 }
 
