@@ -631,7 +631,7 @@ def declared(text, struct):
 
 def test_fields():
     """moek/plan/fields.h has every field of every struct that it names, in order, and names every public struct."""
-    header = moegen.read(os.path.join(ROOT, "include", "moek", "api.h"))
+    header = "".join(moegen.read(os.path.join(ROOT, "include", "moek", name)) for name in ("api.h", "stages.h"))
     ops = moegen.read(os.path.join(ROOT, "include", "moek", "ops.h"))
     fields = moegen.read(os.path.join(ROOT, "include", "moek", "plan", "fields.h"))
     structs = [s for s in re.findall(r"(?m)^\} (moek_\w+);", header) if s != "moek_status"] + \

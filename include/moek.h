@@ -39,7 +39,7 @@
  *     slot        one (token, k) pair, k counting the token's experts: slot = token * slots a token + k
  *     row         a row of a tensor: of x, one a token; of h and o, one a slot
  *     tile        the m rows and n columns that a block of a kernel computes at a time; row block: a tile's rows
- *     kernel      one line of the table (section 4): one operation, format, architecture and tile
+ *     kernel      one line of the table (moek_kernel): one operation, format, architecture and tile
  *     format      what weights and activations are made of: bf16, fp8b128, ... (config.quant; moek/format.h)
  *     standard, batched     activation formats: rows as they come; rows sorted by expert, room for each expert's
  *     plan, run   the choice of kernels for a layer, made once; one call of the layer
@@ -68,6 +68,7 @@
  * whose softmax is no number make that token's y NaN (moek/ops.h: route has what others do).
  * VERSIONS.  Fields are only appended.  A caller compiled against another moek.h gets MOEK_E_VERSION, not a crash.   */
 #include "moek/api.h"                                 /* types and functions */
+#include "moek/stages.h"                              /* and what engines take besides */
 
 #ifdef MOEK_IMPLEMENTATION                            /* once, also where a header came without it before */
 #include "moek/impl.h"

@@ -1,13 +1,12 @@
 /* moek/api.h -- the types and functions of moek.h, which says what the words mean.
- *     1 the layer   2 the weights   3 one run   4 the kernel table and the plan   5 functions   6 your own parts
- */
+ *     1 the layer   2 the weights   3 one run   4 the kernel table and the plan   5 functions
+ * What engines take besides, stages of a run and parts of their own, is in moek/stages.h.                            */
 #ifndef MOEK_API_H
 #define MOEK_API_H
 #include <stddef.h>
 #include <stdint.h>
 #include "enums.h"
 #include "format.h"                                   /* what a format is: elements, scales, bytes */
-#include "ops.h"                                      /* the contract of each kernel */
 #include "plan/chosen.h"
 
 #define MOEK_VERSION 300                              /* 10000 * major + 100 * minor + patch */
@@ -78,36 +77,30 @@ typedef struct moek_config {
     const char *kernel;               /* demand this row, by a name from moek_kernels(), for the op it serves         */
     const struct moek_prepare_finalize *prepare_finalize;      /* your own; NULL: built in, by format                 */
     const struct moek_experts *experts_impl;                   /* your own; NULL: built in                            */
-    const char *tuned;                /* the text of a file that ./moek tune wrote: which rows were the fastest, by
-                                         tokens (moek/plan/tuned.h has the columns).  Only lines for this device, quant,
-                                         hidden, inter, local experts and slots count; without any, or NULL: the
-                                         built-in rule.  Rows of an excluded or not demanded backend are passed over.
-                                         Yours again when moek_plan_init returns                                      */
-    int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT; or MOEK_WEIGHTS_TILED, which
-                                         backend SM90 reads, and SM80 where x stays T and w has 4 or 8 bits; or
-                                         MOEK_WEIGHTS_PANELS, which only backend CPU reads: see moek_repack_up        */
+    const char *tuned;                /* the text of a file that ./moek tune wrote: the fastest kernels by tokens
+                                         (docs/tuning.md).  Lines for another device or layer do not count, nor kernels
+                                         of an excluded backend.  Yours again when moek_plan_init returns.  NULL: the
+                                         built-in rule                                                                */
+    int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT, or as moek_repack_up makes them,
+                                         _TILED for GPUs, _PANELS for the CPU                                         */
     float router_eps;                 /* added to the sum that a method divides by; 0: the method's (LFM2: 1e-6)      */
     int group_score;                  /* MOEK_GROUP_SCORE_*, with groups; default: the method's (Mistral-4: TOP2)     */
     int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _SEPARATE, as with up_layout SEPARATE    */
     int inter_offset;                 /* fp8b128: number of this shard's first row of gate and of up in its block of 128
                                          rows, (rank * inter) % 128; the same of its first column of w_down.  Not 0:
                                          scales of gate and up are SEPARATE.  Of other formats where columns share
-                                         scales, of w or of x: by these columns, and gate and up may be
-                                         together.  Better, where ranks may differ in inter: cut by whole groups of
-                                         scales, and leave this 0 (docs/formats.md)                                   */
+                                         scales, of w or of x: by these columns; gate and up may be together.
+                                         docs/formats.md has the sizes of scales                                      */
     int block;                        /* columns of a scale of the weights, where a format leaves that open
                                          (moek/format.h), 0: a whole row; else 0                                      */
-    int expand_weights;               /* 1: in runs of many rows an expert, all weights of a GEMM become e4m3 first, in
-                                         the workspace, which has room for the larger of w_up and w_down so; then the
-                                         kernels of another format multiply (moek_format.expands), which must be
-                                         compiled.  For mxfp4_a8 and nvfp4_a8 with MOEK_WEIGHTS_TILED and STANDARD, not
-                                         with batch_invariant.  No effect (moek_describe) where no run can have so
-                                         many rows, with a demanded row of up or down, or with your own experts.
-                                         docs/formats.md: how much faster, how exact                                  */
-    int cpu;                          /* backend CPU: kernels of which instructions, for tests and timings.  0: the
-                                         best that this processor has (for few rows, plain C where that was compiled
-                                         for AVX-512);  MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what is below;
-                                         MOEK_CPU_PLAIN: plain C alone                                                */
+    int expand_weights;               /* mxfp4_a8, nvfp4_a8, TILED and STANDARD, not batch_invariant.  1: in runs of
+                                         many rows an expert all weights of a GEMM become e4m3 first, in the workspace,
+                                         and kernels of another format multiply (moek_format.expands), which must be
+                                         compiled.  moek_describe says whether a run can have so many rows;
+                                         docs/formats.md, how much faster it is, and how exact                        */
+    int cpu;                          /* backend CPU, for tests and timings: kernels of which instructions.  0: the best
+                                         that this processor has;  MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what
+                                         is below;  MOEK_CPU_PLAIN: plain C alone                                     */
     moek_parallel parallel;           /* backend CPU: your threads for all that this plan does (moek/enums.h), zeros:
                                          those of OpenMP.  The pool is in use as long as the plan is                  */
     int down_quant;                   /* the format of w_down and of h, where it is not that of gate, up and x (GGUF
@@ -304,17 +297,10 @@ MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *conf
 }
 
 /* Sets config->quant to the format that serves the weights of config->quant best here: of all formats with the same
- * weights and scales (moek_same_weights, moek/format.h) one that moek_plan_init accepts with this config.  Call this
- * before moek_plan_init, and before moek_ep_open where ranks are several.
- *     1. on a GPU: x quantized, where tensor cores multiply both sides as they are: 8-bit integers, and e4m3 from sm_89
- *        on
- *     2. x stays T
- *     3. x quantized, and widened by the kernels: as on older GPUs, and as 4-bit weights with quantized x.  (Those that
- *        are tiled on Hopper multiply e4m3 as they are, but gain less than a sixth of the time: docs/formats.md.  With
- *        config.expand_weights they come first.)
- * A GPU comes before the CPU, where 2 comes first.  Numbers change with the format: x in T is not rounded.  ue8m0 and
- * expand_weights become 0 where the format that was chosen has none.  Nothing else of config changes, and nothing at
- * all on an error.
+ * weights and scales (moek_same_weights) one that moek_plan_init accepts with this config.  docs/formats.md has the
+ * order, which puts x in T before an x that kernels would widen again.  Call this before moek_plan_init, and before
+ * moek_ep_open where ranks are several.  Numbers change with the format.  ue8m0 and expand_weights become 0 where the
+ * format that was chosen has none.  Nothing else of config changes, and nothing at all on an error.
  * text [size], or NULL: written: why this format, and what becomes of the others; on an error, why each refuses.
  * OK; E_ARGUMENT; E_VERSION; else what moek_plan_init says of the format that was asked for, since none serves.      */
 moek_status moek_choose_format_(moek_config *config, char *text, size_t size, size_t config_size, int version);
@@ -331,26 +317,18 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
  * initialized.  docs/formats.md has a table.                                                                         */
 size_t      moek_alignment(const moek_plan *plan, const char *field);
 
-/* Weights for config.weight_layout = MOEK_WEIGHTS_TILED, made once on the plan's device: what a block of the GPU reads
- * at a time then lies side by side, which saves 1 to 2 % of a layer where memory is the limit, in some shapes 5 (up to
- * 4 tokens it is within 1 %).
- *   w_up, w_down    [experts][rows][columns]  ->  [experts][columns / C][rows][C],  C columns are 128 bytes
- *   rows of w_up    gated: 8 of those that lie first of gate and up, 8 of the other, the next 8 of the first, and so on
- * The size stays the same; scales and biases stay as they are.  hidden and inter must be multiples of C.
- * Formats with weights of 4 bits, or of 8 and x in T, are tiled otherwise: in fragments, as tensor cores take them
- * (moek/ops.h draws them).  Scales and zero points of 4-bit weights are, too, by moek_repack_up_scale and _up_zero,
- * _down_scale and _down_zero, but not scales of whole rows; global scales stay.  Their kernels on Hopper read weights
- * only so; hidden and inter must be multiples of 64.  back: tiled weights to a checkpoint's order.  `experts` of them
- * at a time, `from` and `to` apart, both aligned to 16 bytes.
- * Where there is no room for all of it twice: copy an expert at a time to scratch of its size, and repack it from there
- * to where it lay.  config.weight_layout of this plan does not matter.  OK, E_ARGUMENT (also: another device is
- * current; w_up of a plan with up_layout SEPARATE), E_NO_KERNEL, E_CUDA.
- * With a plan for the CPU the same functions make MOEK_WEIGHTS_PANELS, of all formats, in host memory (stream NULL;
- * threads: config.parallel): 16
- * rows side by side, 4 bytes of each in turn (moek/ops.h); gated, 16 rows of gate and then 16 of up.  Scales of one
- * row and some columns, and zero points of such, are repacked, whatever the bits of weights; others stay.  hidden and
- * inter must be multiples of 32, and so must inter_offset.  With up_layout SEPARATE, moek_repack_up and what belongs
- * to it take w_up, or w_gate: call them for both.                                                                    */
+/* Weights for config.weight_layout, made once: MOEK_WEIGHTS_TILED with a plan for a GPU, on its device; with a plan for
+ * the CPU MOEK_WEIGHTS_PANELS, of all formats, in host memory (stream NULL; threads: config.parallel).  Sizes stay the
+ * same.  docs/formats.md draws both orders.  config.weight_layout of this plan does not matter.
+ *   tiled   hidden and inter multiples of 128 bytes.  Weights of 4 bits, and of 8 and x in T, are fragments, and serve
+ *           this format alone: multiples of 64.  Scales and zero points of 4-bit weights are repacked, too
+ *   panels  hidden, inter and inter_offset multiples of 32.  Scales of one row and some columns are repacked, too, and
+ *           zero points of such
+ * Scales of whole rows and global scales stay as they are.  up_layout SEPARATE: on a GPU moek_repack_up refuses it; on
+ * the CPU it takes gate and up, a call each.
+ *   from, to   [experts], experts of them at a time; apart; aligned to 16 bytes.  to is written
+ *   back       1: from there to a checkpoint's order
+ * OK, E_ARGUMENT (also: another device is current), E_NO_KERNEL, E_CUDA.                                             */
 moek_status moek_repack_up(const moek_plan *plan, const void *from, void *to, int experts, int back,
                            moek_stream stream);
 moek_status moek_repack_down(const moek_plan *plan, const void *from, void *to, int experts, int back,
@@ -393,55 +371,6 @@ const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);              
  * args->why.  OK, E_ARGUMENT, E_WORKSPACE, E_UNBOUND, E_CUDA, and what your own parts return.                        */
 moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream stream);
 
-/* The stages of moek_run, for engines that do something between them (tokens at most plan.chunk).  `step` is what they
- * hand over: begin fills it, each stage reads and extends it.  Running all of them in this order is moek_run of one
- * chunk.  receive may be called later and elsewhere in the program, as a hook: send only starts, receive completes.  */
-typedef struct moek_step {
-    const moek_plan *plan;
-    moek_args args;                   /* of this chunk; as the caller gave them, so a stride may be 0 (hidden)        */
-    int first;                        /* its first token                                                              */
-    int tokens;
-    int32_t *topk_ids;                /* [tokens][slots]: as routed or given (of args.topk_ids64: these as int32, -1 for
-                                         what is out of range, once moek_route is through)                            */
-    float *topk_weights;
-    const int32_t *ids;               /* [tokens][slots]: mapped to experts of this rank, or -1; if prepare/finalize is
-                                         collective: physical experts of any rank, or -1                              */
-    /* prepare -> experts */
-    const void *a;                    /* STANDARD [rows][hidden]; BATCHED [local_experts][rows][hidden]; T or e4m3;
-                                         rows a_stride apart                                                          */
-    const void *a_scale;              /* moek/ops.h: quant, by row; NULL if a is T                                    */
-    int rows;                         /* of a (an expert's, in BATCHED)                                               */
-    const int32_t *expert_ids;        /* STANDARD [rows][slots]: local expert or -1, for the rows of a                */
-    const float *expert_weights;      /* STANDARD [rows][slots]                                                       */
-    const int32_t *expert_tokens;     /* [local_experts] on device: live rows; BATCHED: required, else may be NULL    */
-    /* experts -> finalize */
-    void *out;                        /* STANDARD [rows][slots][hidden] (NOOP: [rows][hidden], or the experts set it to
-                                         args.y and write there, rows args.y_stride apart); BATCHED
-                                         [local_experts][rows][hidden]; T.  Rows that no expert owns are not the
-                                         experts' to write; many rows of x may lie here on their way to the experts   */
-    int straight;                     /* set by moek_finalize: finalize_receive follows finalize_send, with no kernel of
-                                         the caller between.  A part that launches a kernel there sets it to 0        */
-    /* workspaces, 256-byte aligned */
-    void *prepare_workspace, *experts_workspace;
-    int routed;                       /* set by moek_run: routing was launched, and no kernel of the caller since then.
-                                         A part that launches a kernel before the experts sets it to 0                */
-    size_t a_stride;                  /* elements from a row of a to the next, set with a: hidden, unless a prepare part
-                                         says otherwise.  `local` leaves x in place if it stays as it is (bf16, fp16, or
-                                         expects_unquantized): then x's stride                                        */
-    moek_selection selection;         /* of this chunk; where prepare brings rows of other ranks, decided anew by
-                                         moek_experts_apply                                                           */
-} moek_step;
-
-moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *step);  /* checks, lays out workspace */
-moek_status moek_route(moek_step *step, moek_stream stream);             /* logits -> ids, weights (or given); map */
-moek_status moek_prepare_send(moek_step *step, moek_stream stream);
-moek_status moek_prepare_receive(moek_step *step, moek_stream stream);
-moek_status moek_experts_apply(moek_step *step, moek_stream stream);
-moek_status moek_finalize_send(moek_step *step, moek_stream stream);
-moek_status moek_finalize_receive(moek_step *step, moek_stream stream);
-moek_status moek_prepare(moek_step *step, moek_stream stream);           /* send, then receive */
-moek_status moek_finalize(moek_step *step, moek_stream stream);          /* send, shared experts, receive */
-
 /* The table, and why. */
 const moek_kernel *moek_kernels(int *count);                                     /* every compiled row, best first    */
 const moek_kernel *moek_kernel_find(const char *name);                           /* NULL if not compiled              */
@@ -467,69 +396,6 @@ size_t      moek_offset(const char *field);           /* of "config.hidden", "we
                                                          "step.out", "kernel.name", "quant_args.x", ...; (size_t)-1:
                                                          there is none.  A struct alone, "args": its size             */
 
-/* ---- 6. Your own parts.  Fill one in, keep it alive as long as the plan, put a pointer in the config. ------------ */
-
-/* Prepare/finalize: quantize and dispatch, combine.  The contract of vLLM's modular FusedMoEPrepareAndFinalize.      */
-typedef struct moek_prepare_finalize {
-    const char *name;
-    int format;                       /* MOEK_STANDARD or MOEK_BATCHED: what prepare delivers                         */
-    int output_is_reduced;            /* y is already summed over all ranks (for the host to read)                    */
-    int num_dispatchers;              /* ranks that may send to this one; 0: 1                                        */
-    int max_tokens_per_rank;          /* 0: no limit                                                                  */
-    int cannot_defer;                 /* cannot deliver unquantized rows to experts that quantize themselves          */
-    void *context;
-    /* 1: serves this config; 0: not, and a reason goes to why ("hidden 100 is no multiple of 128").  NULL: always.   */
-    int (*supports)(const struct moek_prepare_finalize *self, const moek_config *config, char *why, size_t why_size);
-    size_t (*workspace)(const struct moek_prepare_finalize *self, const moek_plan *plan);        /* bytes; NULL: 0.
-                                         Asked once, by moek_plan_init                                                */
-    /* send + receive of prepare set step->a, a_scale, rows, expert_ids, expert_weights, expert_tokens; a_stride only if
-     * rows of a do not lie side by side.  Rows of step->args.x are args.x_stride elements apart (0: hidden).
-     * They quantize to plan->config.quant unless plan->experts->expects_unquantized; `local` leaves x (a_scale NULL) to
-     * the library's experts where these put it in order, so x stays the caller's to keep until they have run.        */
-    moek_status (*prepare_send)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
-    moek_status (*prepare_receive)(const struct moek_prepare_finalize *self, moek_step *step, moek_stream stream);
-    /* send + receive of finalize write step->args.y from step->out, which may hold anything behind them (`local` and
-     * `batched` discard it: it need not go to memory); weight_and_reduce: what is left to do.
-     * Add args.shared_y, if there is one, in receive.  Of both, rows have strides: args.y_stride, shared_y_stride.   */
-    moek_status (*finalize_send)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
-                                 moek_stream stream);
-    moek_status (*finalize_receive)(const struct moek_prepare_finalize *self, moek_step *step, int weight_and_reduce,
-                                    moek_stream stream);
-    int collective;                   /* rows go to other ranks: step->ids are physical experts, wherever they live
-                                         (weights.expert_map stays NULL), and every run takes all the chunks that
-                                         config.max_tokens has, the last ones perhaps of no tokens, so that ranks with
-                                         different numbers of tokens meet                                             */
-    int max_rows;                     /* STANDARD: the most rows prepare delivers; 0: max_tokens_per_rank (or the tokens
-                                         of a chunk) times num_dispatchers                                            */
-    /* NULL, or refuses what can be refused before anything is launched or written, with a sentence in args->why (which
-     * may be NULL): asked by moek_run, by moek_begin and, since a part may have changed meanwhile, by moek_route ahead
-     * of what it does.  It writes nothing else and waits for nothing.                                                */
-    moek_status (*check)(const struct moek_prepare_finalize *self, const moek_plan *plan, const moek_args *args);
-} moek_prepare_finalize;
-
-/* Experts: permute, up, activation, down, unpermute.  The contract of vLLM's modular FusedMoEExperts.                */
-typedef struct moek_experts {
-    const char *name;
-    int format;                       /* what apply takes                                                             */
-    int weight_and_reduce;            /* MOEK_DELEGATE, _NOOP, ...: what apply leaves for finalize                    */
-    int expects_unquantized;          /* apply quantizes itself: prepare delivers T                                   */
-    void *context;
-    int (*supports)(const struct moek_experts *self, const moek_config *config, char *why, size_t why_size);
-    size_t (*workspace)(const struct moek_experts *self, const moek_plan *plan);
-    moek_status (*apply)(const struct moek_experts *self, moek_step *step, moek_stream stream);   /* writes step->out */
-} moek_experts;
-
-extern const moek_prepare_finalize moek_local;        /* one rank, standard format                                    */
-extern const moek_prepare_finalize moek_batched;      /* one rank, batched format: [local_experts][rows][hidden]      */
-extern const moek_experts moek_standard_experts;      /* made of kernels of the table: for config.experts_impl, or to
-                                                         compare plan.experts with                                    */
-extern const moek_experts moek_batched_experts;       /* the same for the batched format                              */
-
-/* Quantize by itself, with any scale layout (moek/ops.h: quant).  arch: 0 for host memory, else the device's; stream:
- * as kernels take it (moek/ops.h), so on the host NULL or a moek_parallel's address.  OK,
- * E_ARGUMENT (a NULL, a size below 0 or too large, an address that is not aligned, ue8m0 for a format without
- * it; on the host, a static scale below 0; ...), E_NO_KERNEL, E_CUDA.                                                */
-moek_status moek_quantize(int quant, int arch, const moek_quant_args *args, moek_stream stream);
 #ifdef __cplusplus
 }
 #endif

@@ -2,7 +2,7 @@
  * sets of instructions of CPUs.  All come from lists of kernels.toml and of moek/enums.h. */
 #ifndef MOEK_FACTS_H
 #define MOEK_FACTS_H
-#include "api.h"
+#include "stages.h"
 #include "format_facts.h"
 #include "kernel/linkage.h"
 #include "../../generated/moek_blocks.h"

@@ -1,7 +1,7 @@
 /* moek/ep/api.h -- the types and functions of moek_ep.h, which says how they are used. */
 #ifndef MOEK_EP_API_H
 #define MOEK_EP_API_H
-#include "../api.h"
+#include "../stages.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,7 +3,7 @@
 #ifndef MOEK_FIELDS_H
 #define MOEK_FIELDS_H
 #include <string.h>
-#include "../api.h"
+#include "../stages.h"
 
 #define MOEK_EACH_CONFIG_FIELD_(X) \
     X(hidden) X(inter) X(experts) X(topk) X(quant) X(act) X(max_tokens) X(dtype) X(alpha) X(beta) X(limit) \

@@ -3,7 +3,7 @@
 #ifndef MOEK_TABLE_H
 #define MOEK_TABLE_H
 #include <string.h>
-#include "../api.h"
+#include "../stages.h"
 #include "../want.h"
 
 #include "../../../generated/moek_kernels.h"

@@ -1,7 +1,7 @@
 /* moek/walk/threads.h -- the threads of a run on the CPU. */
 #ifndef MOEK_THREADS_H
 #define MOEK_THREADS_H
-#include "../api.h"
+#include "../stages.h"
 #include "../kernel/parallel.h"
 
 /* What a step's kernels are launched on: the caller's stream, or on the CPU the caller's threads. */
