@@ -733,7 +733,7 @@ static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_str
     void (*const kernels[4])(moek_gemm_args) = { bf16, fp16, bf16_zero, fp16_zero };
     const int plain = shared - STAGES * K::ZEROS;      /* bytes, without zero points */
     moek_gemm_args found;
-    moek_gemm_args *const g = (moek_gemm_args *)&found;
+    moek_gemm_args *const g = &found;
     long long tiles;
     int i;
     if (!a) {

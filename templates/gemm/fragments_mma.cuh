@@ -460,7 +460,7 @@ static MOEK_UNUSED moek_status moek_launch_fragments_mma_(const void *args, moek
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
     void (*const kernels[4])(moek_gemm_args) = { bf16, fp16, bf16_zero, fp16_zero };
     moek_gemm_args found;
-    moek_gemm_args *const g = (moek_gemm_args *)&found;
+    moek_gemm_args *const g = &found;
     unsigned blocks;
     long long tiles;
     int i;

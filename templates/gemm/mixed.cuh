@@ -140,7 +140,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void place_scales(scales_at *places, lanes *to_lanes, zeros_at *to_zeros, const moek_gemm_args *args,
                                   const int32_t *row, int r0, int e, int groups)
     {
-        const moek_gate_up *const h = &((const moek_gemm_args *)args)->gate_up;
+        const moek_gate_up *const h = &args->gate_up;
         const unsigned g = threadIdx.x % 32 / 4 * (unsigned)h->step;
         int mi;
         #pragma unroll

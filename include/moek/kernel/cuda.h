@@ -6,10 +6,9 @@
 #include "../../../generated/moek_formats.h"             /* elements, and formats */
 
 /* In launchers of GEMMs: the bytes of a row of a, where none are given; the halves of w and their scales (in_memory: in
- * the order of memory); and global scales and zero points.  args: of the kernel. */
-template <class Format> static MOEK_UNUSED void moek_find_gemm_(moek_gemm_args *args, int in_memory)
+ * the order of memory); and global scales and zero points. */
+template <class Format> static MOEK_UNUSED void moek_find_gemm_(moek_gemm_args *a, int in_memory)
 {
-    moek_gemm_args *const a = (moek_gemm_args *)args;
     if (!a->a_row_bytes) a->a_row_bytes = (int)((size_t)a->k * Format::X_BITS / 8);
     moek_find_gate_up_of_(a, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS,
                          in_memory);
