@@ -10,166 +10,166 @@
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 0, moek_up_bf16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_bf16_h0_on_cpu_m8,
-                   UP, BF16, 0, 0, 8, CPU, NULL, NULL)
+                   UP, BF16, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 0, moek_up_fp16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_fp16_h0_on_cpu_m8,
-                   UP, FP16, 0, 0, 8, CPU, NULL, NULL)
+                   UP, FP16, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 0, moek_up_fp8t_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_fp8t_h0_on_cpu_m8,
-                   UP, FP8T, 0, 0, 8, CPU, NULL, NULL)
+                   UP, FP8T, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 0, moek_up_fp8c_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_fp8c_h0_on_cpu_m8,
-                   UP, FP8C, 0, 0, 8, CPU, NULL, NULL)
+                   UP, FP8C, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 0, moek_up_fp8b128_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_fp8b128_h0_on_cpu_m8,
-                   UP, FP8B128, 0, 0, 8, CPU, NULL, NULL)
+                   UP, FP8B128, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 0, moek_up_mxfp8_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_mxfp8_h0_on_cpu_m8,
-                   UP, MXFP8, 0, 0, 8, CPU, NULL, NULL)
+                   UP, MXFP8, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 0, moek_up_fp8t_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_fp8t_a16_h0_on_cpu_m8,
-                   UP, FP8T_A16, 0, 0, 8, CPU, NULL, NULL)
+                   UP, FP8T_A16, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 0, moek_up_fp8c_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_fp8c_a16_h0_on_cpu_m8,
-                   UP, FP8C_A16, 0, 0, 8, CPU, NULL, NULL)
+                   UP, FP8C_A16, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 0, moek_up_fp8b128_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_fp8b128_a16_h0_on_cpu_m8,
-                   UP, FP8B128_A16, 0, 0, 8, CPU, NULL, NULL)
+                   UP, FP8B128_A16, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 0, moek_up_mxfp4_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_mxfp4_a16_h0_on_cpu_m8,
-                   UP, MXFP4_A16, 0, 0, 8, CPU, moek_dots_e2m1_, NULL)
+                   UP, MXFP4_A16, 0, 0, 8, CPU, moek_dots_e2m1_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 0, moek_up_mxfp4_a8_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_mxfp4_a8_h0_on_cpu_m8,
-                   UP, MXFP4_A8, 0, 0, 8, CPU, moek_dots_e2m1_, NULL)
+                   UP, MXFP4_A8, 0, 0, 8, CPU, moek_dots_e2m1_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 0, moek_up_nvfp4_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_nvfp4_a16_h0_on_cpu_m8,
-                   UP, NVFP4_A16, 0, 0, 8, CPU, moek_dots_e2m1_, NULL)
+                   UP, NVFP4_A16, 0, 0, 8, CPU, moek_dots_e2m1_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 0, moek_up_nvfp4_a8_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_nvfp4_a8_h0_on_cpu_m8,
-                   UP, NVFP4_A8, 0, 0, 8, CPU, moek_dots_e2m1_, NULL)
+                   UP, NVFP4_A8, 0, 0, 8, CPU, moek_dots_e2m1_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 0, moek_up_nvfp4_a4_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_nvfp4_a4_h0_on_cpu_m8,
-                   UP, NVFP4_A4, 0, 0, 8, CPU, moek_dots_e2m1_, NULL)
+                   UP, NVFP4_A4, 0, 0, 8, CPU, moek_dots_e2m1_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 0, moek_up_int4_a8_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_int4_a8_h0_on_cpu_m8,
-                   UP, INT4_A8, 0, 0, 8, CPU, moek_dots_u4b8_, NULL)
+                   UP, INT4_A8, 0, 0, 8, CPU, moek_dots_u4b8_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 0, moek_up_int8_a8_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_int8_a8_h0_on_cpu_m8,
-                   UP, INT8_A8, 0, 0, 8, CPU, NULL, NULL)
+                   UP, INT8_A8, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 0, moek_up_int8_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_int8_a16_h0_on_cpu_m8,
-                   UP, INT8_A16, 0, 0, 8, CPU, NULL, NULL)
+                   UP, INT8_A16, 0, 0, 8, CPU, NULL, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 0, moek_up_int4_a16_h0_b32_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_int4_a16_h0_b32_on_cpu_m8,
-                   UP, INT4_A16, 0, 32, 8, CPU, moek_dots_u4b8_, NULL)
+                   UP, INT4_A16, 0, 32, 8, CPU, moek_dots_u4b8_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 0, moek_up_int4_a16_h0_b64_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_int4_a16_h0_b64_on_cpu_m8,
-                   UP, INT4_A16, 0, 64, 8, CPU, moek_dots_u4b8_, NULL)
+                   UP, INT4_A16, 0, 64, 8, CPU, moek_dots_u4b8_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 0, moek_up_int4_a16_h0_b128_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_int4_a16_h0_b128_on_cpu_m8,
-                   UP, INT4_A16, 0, 128, 8, CPU, moek_dots_u4b8_, NULL)
+                   UP, INT4_A16, 0, 128, 8, CPU, moek_dots_u4b8_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 0, moek_up_int4_a16_h0_b0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_int4_a16_h0_b0_on_cpu_m8,
-                   UP, INT4_A16, 0, 0, 8, CPU, moek_dots_u4b8_, NULL)
+                   UP, INT4_A16, 0, 0, 8, CPU, moek_dots_u4b8_, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 0, moek_up_q8_0_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q8_0_a16_h0_on_cpu_m8,
-                   UP, Q8_0_A16, 0, 0, 8, CPU, NULL, moek_block_q8_0_)
+                   UP, Q8_0_A16, 0, 0, 8, CPU, NULL, moek_block_q8_0_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 0, moek_up_q4_0_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q4_0_a16_h0_on_cpu_m8,
-                   UP, Q4_0_A16, 0, 0, 8, CPU, NULL, moek_block_q4_0_)
+                   UP, Q4_0_A16, 0, 0, 8, CPU, NULL, moek_block_q4_0_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 0, moek_up_q4_1_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q4_1_a16_h0_on_cpu_m8,
-                   UP, Q4_1_A16, 0, 0, 8, CPU, NULL, moek_block_q4_1_)
+                   UP, Q4_1_A16, 0, 0, 8, CPU, NULL, moek_block_q4_1_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 0, moek_up_q5_0_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q5_0_a16_h0_on_cpu_m8,
-                   UP, Q5_0_A16, 0, 0, 8, CPU, NULL, moek_block_q5_0_)
+                   UP, Q5_0_A16, 0, 0, 8, CPU, NULL, moek_block_q5_0_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 0, moek_up_q5_1_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q5_1_a16_h0_on_cpu_m8,
-                   UP, Q5_1_A16, 0, 0, 8, CPU, NULL, moek_block_q5_1_)
+                   UP, Q5_1_A16, 0, 0, 8, CPU, NULL, moek_block_q5_1_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 0, moek_up_q2_k_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q2_k_a16_h0_on_cpu_m8,
-                   UP, Q2_K_A16, 0, 0, 8, CPU, NULL, moek_block_q2_k_)
+                   UP, Q2_K_A16, 0, 0, 8, CPU, NULL, moek_block_q2_k_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 0, moek_up_q3_k_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q3_k_a16_h0_on_cpu_m8,
-                   UP, Q3_K_A16, 0, 0, 8, CPU, NULL, moek_block_q3_k_)
+                   UP, Q3_K_A16, 0, 0, 8, CPU, NULL, moek_block_q3_k_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 0, moek_up_q4_k_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q4_k_a16_h0_on_cpu_m8,
-                   UP, Q4_K_A16, 0, 0, 8, CPU, NULL, moek_block_q4_k_)
+                   UP, Q4_K_A16, 0, 0, 8, CPU, NULL, moek_block_q4_k_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 0, moek_up_q5_k_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q5_k_a16_h0_on_cpu_m8,
-                   UP, Q5_K_A16, 0, 0, 8, CPU, NULL, moek_block_q5_k_)
+                   UP, Q5_K_A16, 0, 0, 8, CPU, NULL, moek_block_q5_k_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 0, moek_up_q6_k_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_q6_k_a16_h0_on_cpu_m8,
-                   UP, Q6_K_A16, 0, 0, 8, CPU, NULL, moek_block_q6_k_)
+                   UP, Q6_K_A16, 0, 0, 8, CPU, NULL, moek_block_q6_k_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 0, moek_up_iq4_nl_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_iq4_nl_a16_h0_on_cpu_m8,
-                   UP, IQ4_NL_A16, 0, 0, 8, CPU, NULL, moek_block_iq4_nl_)
+                   UP, IQ4_NL_A16, 0, 0, 8, CPU, NULL, moek_block_iq4_nl_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 0, moek_up_iq4_xs_a16_h0_on_cpu_m8)
 MOEK_GEMM_CPU_ROW_(moek_up_iq4_xs_a16_h0_on_cpu_m8,
-                   UP, IQ4_XS_A16, 0, 0, 8, CPU, NULL, moek_block_iq4_xs_)
+                   UP, IQ4_XS_A16, 0, 0, 8, CPU, NULL, moek_block_iq4_xs_, NULL)
 #endif
 #endif

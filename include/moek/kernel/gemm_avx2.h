@@ -95,8 +95,8 @@ MOEK_AVX2_FN void moek_dots_avx2_e4m3_(float (*lanes)[MOEK_LANES], const void *f
     (void)columns;
     moek_dots_pieces_avx2_(lanes, from, pieces, a, MOEK_ELEMENT_E4M3);
 }
-/* moek_dot_exact_avx2_ of bf16, which registers hold: the even columns of 64 words, then the odd ones. */
-MOEK_AVX2_INLINE void moek_dot_bf16_avx2_(float *lanes, const __m256i *words, const float *x)
+/* Sums of 16 lanes of a piece of bf16, which registers hold: the even columns of 64 words, then the odd ones. */
+MOEK_AVX2_INLINE void moek_lanes_bf16_avx2_(__m256 to[2], const __m256i *words, const float *x)
 {
     const __m256i odd = _mm256_set1_epi32((int)0xffff0000u);
     __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
@@ -114,7 +114,7 @@ MOEK_AVX2_INLINE void moek_dot_bf16_avx2_(float *lanes, const __m256i *words, co
     low = _mm256_fmadd_ps(MOEK_ODD_(6), low);  high = _mm256_fmadd_ps(MOEK_ODD_(7), high);
 #undef MOEK_EVEN_
 #undef MOEK_ODD_
-    moek_add_lanes_avx2_(lanes, low, high, _mm256_set1_ps(1));
+    to[0] = low; to[1] = high;
 }
 MOEK_AVX2_FN void moek_dots_avx2_bf16_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns,
                                        moek_dots_ a)
@@ -124,10 +124,137 @@ MOEK_AVX2_FN void moek_dots_avx2_bf16_(float (*lanes)[MOEK_LANES], const void *f
     for (n = 0; n < pieces; n++) {
         const char *const at = (const char *)from + (size_t)n * (2 * MOEK_PIECE);
         for (i = 0; i < 2 * MOEK_PIECE; i += 64) MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD + i);
-        for (r = 0; r < a.rows; r++)
-            moek_dot_bf16_avx2_(lanes[r], (const __m256i *)(const void *)at,
-                                a.x + (size_t)r * a.x_row + (size_t)n * MOEK_PIECE);
+        for (r = 0; r < a.rows; r++) {
+            __m256 of[2];
+            moek_lanes_bf16_avx2_(of, (const __m256i *)(const void *)at,
+                                  a.x + (size_t)r * a.x_row + (size_t)n * MOEK_PIECE);
+            moek_add_lanes_avx2_(lanes[r], of[0], of[1], _mm256_set1_ps(1));
+        }
     }
 }
+
+/* ---- whole rows (moek_cpu_rows_) --------------------------------------------------------------------------------- */
+
+enum { MOEK_ROW_AHEAD_AVX2 = 8192 };                   /* bytes that are asked for early */
+/* moek_sum_lanes_ */
+MOEK_AVX2_INLINE float moek_sum_lanes_avx2_(__m256 low, __m256 high)
+{
+    const __m256 half = _mm256_add_ps(low, high);
+    const __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    const __m128 two = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+/* Any rows of x: lanes are in memory. */
+MOEK_AVX2_INLINE void moek_row_of_avx2_(float *sum, const void *w, int n, float unit, moek_dots_ a,
+                                        moek_dots_fn_ *dots, const int bits)
+{
+    float lanes[MOEK_CPU_M][MOEK_LANES] MOEK_LINE_ALIGNED_;
+    int i, r;
+    for (i = 0; i < n; i += MOEK_CPU_RUN) {
+        const int left = n - i < MOEK_CPU_RUN ? n - i : MOEK_CPU_RUN;
+        memset(lanes, 0, (size_t)a.rows * sizeof *lanes);
+        dots(lanes, (const char *)w + (size_t)i * (size_t)bits / 8, left / MOEK_PIECE, MOEK_PIECE, a);
+        for (r = 0; r < a.rows; r++)
+            sum[r] += moek_sum_lanes_avx2_(_mm256_loadu_ps(lanes[r]), _mm256_loadu_ps(lanes[r] + 8)) * unit;
+        a.x += left;
+        if (a.scale) a.scale += left / MOEK_PIECE;
+        if (a.x_scale) a.x_scale += left / MOEK_PIECE;
+    }
+}
+/* The same of fp16. */
+MOEK_AVX2_INLINE void moek_lanes_fp16_avx2_(__m256 to[2], const __m256i *words, const float *x)
+{
+#define MOEK_LOAD_(i) moek_low_high_avx2_(_mm256_loadu_si256(words + (i)))
+    const __m256i w0 = MOEK_LOAD_(0), w1 = MOEK_LOAD_(1), w2 = MOEK_LOAD_(2), w3 = MOEK_LOAD_(3);
+    const __m256i w4 = MOEK_LOAD_(4), w5 = MOEK_LOAD_(5), w6 = MOEK_LOAD_(6), w7 = MOEK_LOAD_(7);
+    __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
+#define MOEK_EVEN_(i) _mm256_cvtph_ps(_mm256_castsi256_si128(w##i)), _mm256_loadu_ps(x + 8 * (i))
+#define MOEK_ODD_(i) _mm256_cvtph_ps(_mm256_extracti128_si256(w##i, 1)), \
+    _mm256_loadu_ps(x + MOEK_PIECE / 2 + 8 * (i))
+    low = _mm256_fmadd_ps(MOEK_EVEN_(0), low); high = _mm256_fmadd_ps(MOEK_EVEN_(1), high);
+    low = _mm256_fmadd_ps(MOEK_EVEN_(2), low); high = _mm256_fmadd_ps(MOEK_EVEN_(3), high);
+    low = _mm256_fmadd_ps(MOEK_EVEN_(4), low); high = _mm256_fmadd_ps(MOEK_EVEN_(5), high);
+    low = _mm256_fmadd_ps(MOEK_EVEN_(6), low); high = _mm256_fmadd_ps(MOEK_EVEN_(7), high);
+    low = _mm256_fmadd_ps(MOEK_ODD_(0), low);  high = _mm256_fmadd_ps(MOEK_ODD_(1), high);
+    low = _mm256_fmadd_ps(MOEK_ODD_(2), low);  high = _mm256_fmadd_ps(MOEK_ODD_(3), high);
+    low = _mm256_fmadd_ps(MOEK_ODD_(4), low);  high = _mm256_fmadd_ps(MOEK_ODD_(5), high);
+    low = _mm256_fmadd_ps(MOEK_ODD_(6), low);  high = _mm256_fmadd_ps(MOEK_ODD_(7), high);
+#undef MOEK_LOAD_
+#undef MOEK_EVEN_
+#undef MOEK_ODD_
+    to[0] = low; to[1] = high;
+}
+/* One row of x: lanes stay in registers. */
+MOEK_AVX2_INLINE void moek_row_of_one_avx2_(float *sum, const void *w, int n, const float *x, const int element)
+{
+    const __m256i *at = (const __m256i *)w;
+    int i, j, b, end;
+    for (i = 0; i < n; i = end) {
+        __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps(), of[2];
+        end = n - i < MOEK_CPU_RUN ? n : i + MOEK_CPU_RUN;
+        for (j = i; j < end; j += MOEK_PIECE, at += 8, x += MOEK_PIECE) {
+            for (b = 0; b < 2 * MOEK_PIECE; b += 64) MOEK_PREFETCH((uintptr_t)at + MOEK_ROW_AHEAD_AVX2 + (uintptr_t)b);
+            if (element == MOEK_ELEMENT_BF16) moek_lanes_bf16_avx2_(of, at, x);
+            else moek_lanes_fp16_avx2_(of, at, x);
+            low = _mm256_add_ps(low, of[0]);
+            high = _mm256_add_ps(high, of[1]);
+        }
+        *sum += moek_sum_lanes_avx2_(low, high);
+    }
+}
+/* moek_piece_bf16_ */
+MOEK_AVX2_INLINE void moek_put_bf16_avx2_(float *to, const void *from)
+{
+    int i;
+    for (i = 0; i < MOEK_PIECE / 16; i++) {
+        const __m256i words = _mm256_loadu_si256((const __m256i *)from + i);
+        _mm256_storeu_ps(to + 8 * i, _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)));
+        _mm256_storeu_ps(to + MOEK_PIECE / 2 + 8 * i,
+                         _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000u))));
+    }
+}
+MOEK_AVX2_INLINE void moek_put_t_avx2_(float *to, const void *from, int dtype)
+{
+    if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_avx2_(to, from);
+    else moek_put_bf16_avx2_(to, from);
+}
+/* A piece of x in the order of pieces of 16 bits, and of 8. */
+MOEK_AVX2_FN void moek_x_halves_avx2_(float *to, const void *from, int element, int dtype)
+{
+    moek_put_t_avx2_(to, from, element == MOEK_ELEMENT_T ? dtype
+                               : element == MOEK_ELEMENT_FP16 ? (int)MOEK_DTYPE_FP16 : (int)MOEK_DTYPE_BF16);
+}
+MOEK_AVX2_FN void moek_x_quarters_avx2_(float *to, const void *from, int element, int dtype)
+{
+    float own[MOEK_PIECE];
+    int i, h;
+    if (element == MOEK_ELEMENT_E4M3) {
+        moek_piece_e4m3_avx2_(to, from);
+        return;
+    }
+    moek_put_t_avx2_(own, from, dtype);
+    for (h = 0; h < 2; h++)                            /* even columns are the first and third of four, odd ones .. */
+        for (i = 0; i < MOEK_PIECE / 4; i += 8) {
+            const float *const at = own + h * MOEK_PIECE / 2 + 2 * i;
+            const __m256 a = _mm256_loadu_ps(at), b = _mm256_loadu_ps(at + 8);
+            const __m256d first = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88));
+            const __m256d last = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+            _mm256_storeu_pd((double *)(void *)(to + h * MOEK_PIECE / 4 + i), _mm256_permute4x64_pd(first, 0xd8));
+            _mm256_storeu_pd((double *)(void *)(to + (h + 2) * MOEK_PIECE / 4 + i), _mm256_permute4x64_pd(last, 0xd8));
+        }
+}
+#define MOEK_ROW_(name, ELEMENT, bits) \
+    MOEK_AVX2_FN void moek_row_##name##_avx2_(float *sum, const void *w, int n, float unit, moek_dots_ a) \
+    { \
+        if ((bits) == 16 && a.rows == 1) moek_row_of_one_avx2_(sum, w, n, a.x, ELEMENT); \
+        else moek_row_of_avx2_(sum, w, n, unit, a, moek_dots_avx2_##name##_, bits); \
+    }
+MOEK_ROW_(bf16, MOEK_ELEMENT_BF16, 16)
+MOEK_ROW_(fp16, MOEK_ELEMENT_FP16, 16)
+MOEK_ROW_(e4m3, MOEK_ELEMENT_E4M3, 8)
+#undef MOEK_ROW_
+static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx2_bf16_ = { moek_row_bf16_avx2_, moek_x_halves_avx2_ };
+static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx2_fp16_ = { moek_row_fp16_avx2_, moek_x_halves_avx2_ };
+static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx2_e4m3_ = { moek_row_e4m3_avx2_, moek_x_quarters_avx2_ };
 #endif
 #endif

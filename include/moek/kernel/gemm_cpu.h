@@ -19,12 +19,19 @@ enum { MOEK_CPU_M = 8, MOEK_CPU_RUN = 1024, MOEK_CPU_X = MOEK_CPU_RUN * MOEK_CPU
 typedef void moek_dots_fn_(float (*lanes)[MOEK_LANES], const void *from, int pieces, int columns, moek_dots_ a);
 /* At most 128 columns of a block as f32: part 0, or 1 of a block of 256 (moek_blocks_cpu.h). */
 typedef void moek_block_fn_(float *to, const uint8_t *block, int part);
+/* What a set of instructions has for whole pieces of an element: sum[row of x] += n columns of a row of w, times unit,
+ * lanes summed after each RUN of k; and a piece of x, T or of w's element, in the order of pieces of w. */
+typedef struct moek_cpu_rows_ {
+    void (*row)(float *sum, const void *w, int n, float unit, moek_dots_ a);
+    void (*x)(float *to, const void *from, int element, int dtype);
+} moek_cpu_rows_;
 typedef struct moek_gemm_cpu_ {
     const moek_format *f;
     int op, hidden, columns, m;                        /* hidden: baked in, or 0; columns: of a scale of w, if open;
                                                           m: rows of a at once                                        */
     moek_dots_fn_ *dots;                               /* sums of pieces side by side, or NULL: pieces become f32     */
     moek_block_fn_ *block;                             /* w lies in blocks; or NULL                                   */
+    const moek_cpu_rows_ *rows;                        /* or NULL: all goes by dots                                   */
 } moek_gemm_cpu_;
 
 /* ---- what follows from the facts --------------------------------------------------------------------------------- */
@@ -236,8 +243,11 @@ MOEK_CPU_LOOP_ void moek_cpu_load_(const moek_gemm_cpu_ *c, const moek_gemm_args
     float *const x = made.x + r * t.columns;
     uint16_t tail[MOEK_PIECE];
     int i;
-    for (i = 0; i < t.n; i += MOEK_PIECE)
-        moek_cpu_x_piece_(c, x + i, moek_cpu_padded_(c, tail, in, bits, t.k + i, t.offset, t.all), a->dtype);
+    for (i = 0; i < t.n; i += MOEK_PIECE) {
+        const void *const piece = moek_cpu_padded_(c, tail, in, bits, t.k + i, t.offset, t.all);
+        if (c->rows) c->rows->x(x + i, piece, c->f->x, a->dtype);
+        else moek_cpu_x_piece_(c, x + i, piece, a->dtype);
+    }
     if (moek_cpu_ahead_(c) && xs->columns) {
         const size_t blocks = ((size_t)t.all + (size_t)xs->columns - 1) / (size_t)xs->columns;
         moek_cpu_scales_(c, made.x_scale + r * t.columns / MOEK_PIECE * groups,
@@ -280,6 +290,15 @@ MOEK_CPU_LOOP_ void moek_cpu_codes_(const moek_gemm_cpu_ *c, moek_cpu_stretch_ t
         n = whole ? whole : 1;
         moek_cpu_dots_(c->dots, lanes, from, n, columns ? columns : MOEK_PIECE, *dots);
     }
+}
+/* All of a stretch, which is whole pieces, by functions of a set. */
+MOEK_CPU_LOOP_ void moek_cpu_row_(const moek_gemm_cpu_ *c, moek_cpu_stretch_ t, moek_cpu_made_ made, moek_dots_ dots,
+                                  const void *w, float *sum)
+{
+    if (moek_cpu_ahead_(c)) dots.scale = made.w_scale;
+    if (moek_cpu_x_ahead_(c)) dots.x_scale = made.x_scale;
+    dots.x = made.x;
+    c->rows->row(sum, w, t.n, moek_cpu_ahead_(c) ? 1 : (float)moek_cpu_of_sum_(c), dots);
 }
 /* The scale of piece i of the stretch, for the row of x that lies in row `from` of a. */
 MOEK_CPU_LOOP_ float moek_cpu_scale_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, moek_cpu_stretch_ t, int i,
@@ -379,6 +398,10 @@ MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_args
             if (moek_cpu_ahead_(c))
                 moek_cpu_scales_(c, w_scale, w_scales, f->w_scale.type, columns, moek_cpu_of_sum_(c), t.k, t.offset,
                                  t.all, there, a->dtype);
+            if (c->rows && t.n % MOEK_PIECE == 0 && !t.offset) {
+                moek_cpu_row_(c, t, made, dots, moek_cpu_at_(w, t.k, f->w_bits), sum[s]);
+                continue;
+            }
             for (i0 = 0; i0 < t.n; i0 += MOEK_CPU_RUN) {
                 const int end = t.n < i0 + MOEK_CPU_RUN ? t.n : i0 + MOEK_CPU_RUN;
                 memset(lanes, 0, (size_t)rows * sizeof *lanes);
@@ -457,11 +480,11 @@ static MOEK_UNUSED moek_status moek_cpu_launch_(const void *args, moek_stream st
     moek_parallel_for_(stream, moek_gemm_tasks_(&found, MOEK_CPU_COLUMNS), task, &found);
     return MOEK_OK;
 }
-/* A row of the table: MOEK_GEMM_CPU_ROW_(name, UP, INT4_A16, hidden or 0, columns of a scale of w, m, AVX2, dots and
- * what decodes blocks, or NULL). */
-#define MOEK_GEMM_CPU_ROW_(row, OP, quant, hidden, columns, m, SET, dots, block) \
+/* A row of the table: MOEK_GEMM_CPU_ROW_(name, UP, INT4_A16, hidden or 0, columns of a scale of w, m, AVX2, dots, what
+ * decodes blocks, and moek_cpu_rows_, or NULL). */
+#define MOEK_GEMM_CPU_ROW_(row, OP, quant, hidden, columns, m, SET, dots, block, rows) \
     static const moek_gemm_cpu_ row##_facts_ = { &moek_cpu_formats_[MOEK_CPU_FORMAT_##quant], MOEK_OP_##OP, hidden, \
-                                                 columns, m, dots, block }; \
+                                                 columns, m, dots, block, rows }; \
     static void row##_task_(const void *data, long long task) \
     { \
         moek_cpu_task_(&row##_facts_, (const moek_gemm_args *)data, task); \
