@@ -3,7 +3,7 @@
  * granule, m, arch, threads, shared, name, row, block, reads, traits, scratch, flags, max_tokens, ring, pages)
  * defined: the table, a line a kernel that is wanted, best first. */
 #include "../include/moek/want.h"
-#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0))
+#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12) || MOEK_WANT_(MOEK_BF16, 0, 0, 12) || MOEK_WANT_(MOEK_FP16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0))
 #error "moek: MOEK_HIDDEN, MOEK_BLOCK, MOEK_QUANT and MOEK_ARCH leave no kernel; ./moek gen list shows what there is"
 #endif
 #ifndef MOEK_EACH_SHIPPED_
@@ -219,6 +219,48 @@
     X(DOWN, MOEK_INT4_S8, 0, 32, 12) \
     X(DOWN, MOEK_INT4_S8, 0, 64, 12) \
     X(DOWN, MOEK_INT4_S8, 0, 128, 12) \
+    X(UP, MOEK_Q8_0_A16, 0, 0, 12) \
+    X(UP, MOEK_Q4_0_A16, 0, 0, 12) \
+    X(UP, MOEK_Q4_1_A16, 0, 0, 12) \
+    X(UP, MOEK_Q5_0_A16, 0, 0, 12) \
+    X(UP, MOEK_Q5_1_A16, 0, 0, 12) \
+    X(UP, MOEK_Q2_K_A16, 0, 0, 12) \
+    X(UP, MOEK_Q3_K_A16, 0, 0, 12) \
+    X(UP, MOEK_Q4_K_A16, 0, 0, 12) \
+    X(UP, MOEK_Q5_K_A16, 0, 0, 12) \
+    X(UP, MOEK_Q6_K_A16, 0, 0, 12) \
+    X(UP, MOEK_IQ4_NL_A16, 0, 0, 12) \
+    X(UP, MOEK_IQ4_XS_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q8_0_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q4_0_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q4_1_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q5_0_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q5_1_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q2_K_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q3_K_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q4_K_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q5_K_A16, 0, 0, 12) \
+    X(DOWN, MOEK_Q6_K_A16, 0, 0, 12) \
+    X(DOWN, MOEK_IQ4_NL_A16, 0, 0, 12) \
+    X(DOWN, MOEK_IQ4_XS_A16, 0, 0, 12) \
+    X(UP, MOEK_BF16, 0, 0, 12) \
+    X(UP, MOEK_FP16, 0, 0, 12) \
+    X(UP, MOEK_FP8T, 0, 0, 12) \
+    X(UP, MOEK_FP8C, 0, 0, 12) \
+    X(UP, MOEK_FP8B128, 0, 0, 12) \
+    X(UP, MOEK_MXFP8, 0, 0, 12) \
+    X(UP, MOEK_FP8T_A16, 0, 0, 12) \
+    X(UP, MOEK_FP8C_A16, 0, 0, 12) \
+    X(UP, MOEK_FP8B128_A16, 0, 0, 12) \
+    X(DOWN, MOEK_BF16, 0, 0, 12) \
+    X(DOWN, MOEK_FP16, 0, 0, 12) \
+    X(DOWN, MOEK_FP8T, 0, 0, 12) \
+    X(DOWN, MOEK_FP8C, 0, 0, 12) \
+    X(DOWN, MOEK_FP8B128, 0, 0, 12) \
+    X(DOWN, MOEK_MXFP8, 0, 0, 12) \
+    X(DOWN, MOEK_FP8T_A16, 0, 0, 12) \
+    X(DOWN, MOEK_FP8C_A16, 0, 0, 12) \
+    X(DOWN, MOEK_FP8B128_A16, 0, 0, 12) \
     X(UP, MOEK_BF16, 0, 0, 5) \
     X(UP, MOEK_FP16, 0, 0, 5) \
     X(UP, MOEK_FP8T, 0, 0, 5) \
@@ -585,11 +627,29 @@
 #if MOEK_WANT_(0, 0, 0, 80)
 #include "repack_simt_sm80.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
 #include "up_digits_neon.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
 #include "down_digits_neon.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+#include "up_tile_neon.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+#include "down_tile_neon.h"
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12)
+#include "up_bytes_neon.h"
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12)
+#include "down_bytes_neon.h"
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 12) || MOEK_WANT_(MOEK_FP16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
+#include "up_panel_neon.h"
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 12) || MOEK_WANT_(MOEK_FP16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
+#include "down_panel_neon.h"
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5)
 #include "up_cpu_avx512.h"
@@ -2549,6 +2609,372 @@ MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 4, 12, 0, 0, moek_down_int4_s8_h0_b64_on_n
 #endif
 #if MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12)
 MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 4, 12, 0, 0, moek_down_int4_s8_h0_b128_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 4, 12, 0, 0, moek_up_q8_0_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 4, 12, 0, 0, moek_up_q4_0_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 4, 12, 0, 0, moek_up_q4_1_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 4, 12, 0, 0, moek_up_q5_0_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 4, 12, 0, 0, moek_up_q5_1_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q2_k_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q3_k_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q4_k_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q5_k_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q6_k_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 4, 12, 0, 0, moek_up_iq4_nl_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 4, 12, 0, 0, moek_up_iq4_xs_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 4, 12, 0, 0, moek_down_q8_0_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 4, 12, 0, 0, moek_down_q4_0_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 4, 12, 0, 0, moek_down_q4_1_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 4, 12, 0, 0, moek_down_q5_0_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 4, 12, 0, 0, moek_down_q5_1_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q2_k_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q3_k_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q4_k_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q5_k_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q6_k_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 4, 12, 0, 0, moek_down_iq4_nl_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 4, 12, 0, 0, moek_down_iq4_xs_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a8_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a8_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a4_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 12, 0, 0, moek_up_int4_a8_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 12, 0, 0, moek_up_int8_a8_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 12, 0, 0, moek_up_int8_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b32_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 4, n = 16 },", 32, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b64_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 4, n = 16 },", 64, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b128_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 4, n = 16 },", 128, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a8_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a8_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a4_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 12, 0, 0, moek_down_int4_a8_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 12, 0, 0, moek_down_int8_a8_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 12, 0, 0, moek_down_int8_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b32_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 4, n = 16 },", 32, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b64_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 4, n = 16 },", 64, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b128_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 4, n = 16 },", 128, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 48, 12, 0, 0, moek_up_int8_a8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_MXFP4_S8, 0, 2, 48, 12, 0, 0, moek_up_mxfp4_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"mxfp4_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 48, 12, 0, 0, moek_down_int8_a8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_S8, 0, 2, 48, 12, 0, 0, moek_down_mxfp4_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"mxfp4_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12)
+MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 48, 12, 0, 0, moek_up_int4_s8_h0_b32_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 32, arch = \"neon\", m = 48, n = 16 },", 32, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12)
+MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 48, 12, 0, 0, moek_up_int4_s8_h0_b64_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 64, arch = \"neon\", m = 48, n = 16 },", 64, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12)
+MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 48, 12, 0, 0, moek_up_int4_s8_h0_b128_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"neon\", m = 48, n = 16 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 12, 0, 0, moek_down_int4_s8_h0_b32_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 32, arch = \"neon\", m = 48, n = 16 },", 32, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 12, 0, 0, moek_down_int4_s8_h0_b64_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 64, arch = \"neon\", m = 48, n = 16 },", 64, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 12, 0, 0, moek_down_int4_s8_h0_b128_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"neon\", m = 48, n = 16 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 12, 0, 0, moek_up_bf16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_FP16, 0, 1, 48, 12, 0, 0, moek_up_fp16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 1, 48, 12, 0, 0, moek_up_fp8t_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8t\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 1, 48, 12, 0, 0, moek_up_fp8c_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8c\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 1, 48, 12, 0, 0, moek_up_fp8b128_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 1, 48, 12, 0, 0, moek_up_mxfp8_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 1, 48, 12, 0, 0, moek_up_fp8t_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8t_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 48, 12, 0, 0, moek_up_fp8c_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8c_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 48, 12, 0, 0, moek_up_fp8b128_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 48, 12, 0, 0, moek_up_mxfp4_a8_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 48, 12, 0, 0, moek_up_nvfp4_a8_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 48, 12, 0, 0, moek_up_nvfp4_a4_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 48, 12, 0, 0, moek_up_int4_a8_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 48, 12, 0, 0, moek_up_int8_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_up_int4_a16_h0_b32_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 48, n = 32 },", 32, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_up_int4_a16_h0_b64_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 48, n = 32 },", 64, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_up_int4_a16_h0_b128_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 48, n = 32 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_up_int4_a16_h0_b0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_BF16, 0, 1, 48, 12, 0, 0, moek_down_bf16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_FP16, 0, 1, 48, 12, 0, 0, moek_down_fp16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 1, 48, 12, 0, 0, moek_down_fp8t_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8t\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 1, 48, 12, 0, 0, moek_down_fp8c_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8c\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 1, 48, 12, 0, 0, moek_down_fp8b128_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 1, 48, 12, 0, 0, moek_down_mxfp8_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_FP8T_A16, 0, 1, 48, 12, 0, 0, moek_down_fp8t_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8t_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 48, 12, 0, 0, moek_down_fp8c_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8c_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 48, 12, 0, 0, moek_down_fp8b128_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 48, 12, 0, 0, moek_down_mxfp4_a8_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 48, 12, 0, 0, moek_down_nvfp4_a8_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 48, 12, 0, 0, moek_down_nvfp4_a4_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 48, 12, 0, 0, moek_down_int4_a8_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 48, 12, 0, 0, moek_down_int8_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_down_int4_a16_h0_b32_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 48, n = 32 },", 32, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_down_int4_a16_h0_b64_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 48, n = 32 },", 64, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_down_int4_a16_h0_b128_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 48, n = 32 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_down_int4_a16_h0_b0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q8_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q4_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 48, 12, 0, 0, moek_up_q4_1_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q5_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 48, 12, 0, 0, moek_up_q5_1_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q2_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q3_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q4_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q5_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q6_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 48, 12, 0, 0, moek_up_iq4_nl_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 48, 12, 0, 0, moek_up_iq4_xs_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q8_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q4_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 48, 12, 0, 0, moek_down_q4_1_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q5_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 48, 12, 0, 0, moek_down_q5_1_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q2_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q3_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q4_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q5_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q6_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 12, 0, 0, moek_down_iq4_nl_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 12, 0, 0, moek_down_iq4_xs_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 8, 5, 0, 0, moek_up_bf16_h0_on_avx512_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"bf16\", hidden = 0, arch = \"avx512\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)

@@ -7,6 +7,7 @@
 #define MOEK_ARCH 0
 #include "moek.h"
 #include "moek/kernel/bytes_avx512.h"
+#include "moek/kernel/bytes_neon.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "../check.h"
@@ -24,6 +25,8 @@ static const struct { const moek_byte_set_ *set; int arch; const char *name; } s
     { &moek_byte_set_cpu_, MOEK_ARCH_CPU, "plain C" },
 #if MOEK_HAVE_X86_
     { &moek_byte_set_avx2_, MOEK_ARCH_AVX2, "avx2" }, { &moek_byte_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
+#elif MOEK_HAVE_NEON_
+    { &moek_byte_set_neon_, MOEK_ARCH_NEON, "neon" }
 #endif
 };
 enum { SETS = (int)(sizeof sets / sizeof *sets) };

@@ -10,7 +10,7 @@
 #include "moek.h"
 #include "moek/kernel/panel_avx512.h"
 #include "moek/kernel/tile_avx512.h"
-#include "moek/kernel/neon.h"
+#include "moek/kernel/tile_neon.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "../check.h"
@@ -151,7 +151,7 @@ static const struct { const moek_set_ *set; const moek_panel_set_ *panel; int ar
     { &moek_set_avx2_, &moek_panel_set_avx2_, MOEK_ARCH_AVX2, "avx2" },
     { &moek_set_avx512_, &moek_panel_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
 #elif MOEK_HAVE_NEON_
-    { &moek_set_neon_, NULL, MOEK_ARCH_NEON, "neon" }
+    { &moek_set_neon_, &moek_panel_set_neon_, MOEK_ARCH_NEON, "neon" }
 #endif
 };
 static moek_unpack_ *unpack_of(const moek_digits_ *d, int set)
@@ -241,6 +241,8 @@ static const struct { const moek_tile_set_ *set; int arch; const char *name; } t
     { &moek_tile_set_cpu_, MOEK_ARCH_CPU, "plain C" },
 #if MOEK_HAVE_X86_
     { &moek_tile_set_avx2_, MOEK_ARCH_AVX2, "avx2" }, { &moek_tile_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
+#elif MOEK_HAVE_NEON_
+    { &moek_tile_set_neon_, MOEK_ARCH_NEON, "neon" }
 #endif
 };
 /* The order that moek/ops.h draws, of rows as they come. */
