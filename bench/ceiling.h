@@ -1,4 +1,5 @@
-/* ceiling.h -- what this machine can do at most: copying, reading, and multiplying by wgmma (sm_90a).  CUDA C++. */
+/* ceiling.h -- what this machine can do at most: copying, reading, and multiplying by wgmma (sm_90a) and by mma.sync.
+ * CUDA C++. */
 #ifndef CEILING_H
 #define CEILING_H
 #include "../include/moek/kernel/sm90.h"
@@ -7,6 +8,7 @@
 #include "measure.h"
 
 enum { CEILING_THREADS = 256, CEILING_STAGES = 4, CEILING_LOOPS = 2000, CEILING_RUNS = 31 };
+enum { CEILING_MMA_LOOPS = 4000, CEILING_MMA_SHARED = (128 + 256) * 64 };
 enum { CEILING_STAGE = (2 * 64 + 256) * 128, CEILING_SHARED = CEILING_STAGES * CEILING_STAGE + 1024 };
 
 static __global__ void ceiling_read_k(const uint4 *p, size_t n, uint4 *out)
@@ -60,6 +62,47 @@ template <int fp8> static __global__ void MOEK_SM90_BOUNDS_(CEILING_THREADS) cei
 #endif
 }
 
+/* Eight warps, 64 x 64 sums each, by mma.sync: operands come by ldmatrix, 32 bytes of k while those before are
+ * multiplied, as in gemm/wide_mma.cuh, from shared memory where they lie from the start. */
+static __device__ __forceinline__ void ceiling_load(uint32_t x[8][2], uint32_t w[4], int j, int i)
+{
+    extern __shared__ unsigned char ceiling_shared[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = lane % 8 / 2 ^ i * 2;
+    uint32_t of[4];
+    moek_ldmatrix4_(w, ceiling_shared + (128 + warp % 4 * 64 + j * 16 + lane % 16) * 64 + (lane / 16 ^ chunk) * 16);
+    moek_ldmatrix4_(of, ceiling_shared + (warp / 4 * 64 + j * 16 + lane / 16 * 8 + lane % 8) * 64 +
+                        (lane / 8 % 2 ^ chunk) * 16);
+    x[2 * j][0] = of[0]; x[2 * j][1] = of[1];
+    x[2 * j + 1][0] = of[2]; x[2 * j + 1][1] = of[3];
+}
+template <class Format> static __global__ void __launch_bounds__(CEILING_THREADS, 1) ceiling_mma_k(float *out)
+{
+    extern __shared__ unsigned char ceiling_shared[];
+    typename Format::sum_t sum[4][8][4] = {{{0}}};
+    uint32_t x[2][8][2], w[2][4][4];
+    for (int i = threadIdx.x; i < CEILING_MMA_SHARED / 2; i += CEILING_THREADS) {
+        const uint64_t mine = (uint64_t)blockIdx.x * CEILING_MMA_SHARED + 2 * i;
+        const float f = fill_normal(mine, 1);
+        const int s8 = ((int)(f * 40) & 255) | (int)(fill_normal(mine + 1, 1) * 40) << 8;
+        ((uint16_t *)ceiling_shared)[i] = Format::INTEGER ? (uint16_t)s8 : moek_to_t_(f, MOEK_DTYPE_BF16);
+    }
+    __syncthreads();
+    #pragma unroll
+    for (int j = 0; j < 4; j++) ceiling_load(x[0], w[0][j], j, 0);
+    #pragma unroll 1
+    for (int loop = 0; loop < CEILING_MMA_LOOPS; loop++)
+        #pragma unroll
+        for (int i = 0; i < 2; i++)
+            #pragma unroll
+            for (int j = 0; j < 4; j++) {
+                ceiling_load(x[1 - i], w[1 - i][j], j, 1 - i);
+                Format::template mma<1, 8>(&sum[j], &w[i][j], x[i]);
+            }
+    #pragma unroll
+    for (int i = 1; i < 128; i++) sum[0][0][0] += sum[i / 32][i / 4 % 8][i % 4];
+    out[blockIdx.x * CEILING_THREADS + threadIdx.x] = (float)sum[0][0][0];
+}
+
 static double ceiling_seconds(cudaEvent_t a, cudaEvent_t b)
 {
     float ms = 0;
@@ -68,25 +111,38 @@ static double ceiling_seconds(cudaEvent_t a, cudaEvent_t b)
     return 1e-3 * ms;
 }
 
-/* TFLOPS, the median of launches of some milliseconds each: at the clocks that the card keeps up.  0: no wgmma here. */
-static double ceiling_wgmma(int fp8, int multiprocessors, cudaEvent_t e0, cudaEvent_t e1)
+/* TFLOPS of a kernel that has so many FLOPs a block, a block an SM: the median of launches of some milliseconds each,
+ * at the clocks that the card keeps up. */
+static double ceiling_tflops(void (*kernel)(float *), int shared, double flops, int multiprocessors, cudaEvent_t e0,
+                             cudaEvent_t e1)
 {
-    void (*const kernel)(float *) = fp8 ? ceiling_wgmma_k<1> : ceiling_wgmma_k<0>;
     double t[CEILING_RUNS];
-    float *out;
-    if (MOEK_READY_SM90_(kernel, CEILING_THREADS, CEILING_SHARED) != MOEK_OK) return 0;
-    out = (float *)mem_alloc(80, 4 * (size_t)multiprocessors * CEILING_THREADS);
+    float *const out = (float *)mem_alloc(80, 4 * (size_t)multiprocessors * CEILING_THREADS);
     for (int i = 0; i < CEILING_RUNS; i++) {
         mem_must(cudaEventRecord(e0));
-        kernel<<<multiprocessors, CEILING_THREADS, CEILING_SHARED>>>(out);
+        kernel<<<multiprocessors, CEILING_THREADS, shared>>>(out);
         mem_must(cudaEventRecord(e1));
         t[i] = ceiling_seconds(e0, e1);
     }
     mem_must(cudaGetLastError());
     mem_free(80, out);
     qsort(t, CEILING_RUNS, sizeof t[0], ascending);
-    return 1e-12 * multiprocessors * 2.0 * CEILING_LOOPS * 4 * CEILING_STAGES * 2 * 64 * 256 * (fp8 ? 32 : 16) /
-           t[CEILING_RUNS / 2];
+    return 1e-12 * multiprocessors * flops / t[CEILING_RUNS / 2];
+}
+/* 0: no wgmma here. */
+static double ceiling_wgmma(int fp8, int multiprocessors, cudaEvent_t e0, cudaEvent_t e1)
+{
+    void (*const kernel)(float *) = fp8 ? ceiling_wgmma_k<1> : ceiling_wgmma_k<0>;
+    if (MOEK_READY_SM90_(kernel, CEILING_THREADS, CEILING_SHARED) != MOEK_OK) return 0;
+    return ceiling_tflops(kernel, CEILING_SHARED,
+                          2.0 * CEILING_LOOPS * 4 * CEILING_STAGES * 2 * 64 * 256 * (fp8 ? 32 : 16),
+                          multiprocessors, e0, e1);
+}
+static double ceiling_mma(int s8, int multiprocessors, cudaEvent_t e0, cudaEvent_t e1)
+{
+    return ceiling_tflops(s8 ? ceiling_mma_k<moek_format_int8_a8_> : ceiling_mma_k<moek_format_bf16_>,
+                          CEILING_MMA_SHARED, 2.0 * CEILING_MMA_LOOPS * 2 * 8 * 64 * 64 * (s8 ? 32 : 16),
+                          multiprocessors, e0, e1);
 }
 
 /* Everything in a line of text. */
@@ -112,7 +168,8 @@ static void ceiling_all(char *text, size_t size, int multiprocessors, cudaEvent_
         const double rate = ceiling_wgmma(fp8, multiprocessors, e0, e1);
         snprintf(tflops[fp8], sizeof tflops[fp8], rate > 0 ? "%.0f" : "-", rate);
     }
-    snprintf(text, size, "copy %.2f TB/s (read plus written), pure read %.2f TB/s, wgmma %s TFLOPS bf16, %s fp8",
-             2e-12 * bytes / copy, 1e-12 * bytes / read, tflops[0], tflops[1]);
+    snprintf(text, size, "copy %.2f TB/s (read plus written), pure read %.2f TB/s, wgmma %s TFLOPS bf16, %s fp8, "
+             "mma.sync %.0f bf16, %.0f s8", 2e-12 * bytes / copy, 1e-12 * bytes / read, tflops[0], tflops[1],
+             ceiling_mma(0, multiprocessors, e0, e1), ceiling_mma(1, multiprocessors, e0, e1));
 }
 #endif

@@ -302,34 +302,6 @@ MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm80_m64n128s3w8(const void *args, moek_stre
 }
 #endif
 
-#if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 80, moek_down_bf16_h0_on_sm80_m128n128s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_bf16_>::BLOCKS)
-moek_down_bf16_h0_on_sm80_m128n128s3w4_k_(const moek_gemm_args args)
-{
-    moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_bf16_>::run(&args);
-}
-MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_bf16_>(
-        args, stream, moek_down_bf16_h0_on_sm80_m128n128s3w4_k_);
-}
-#endif
-
-#if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 80, moek_down_fp16_h0_on_sm80_m128n128s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp16_>::BLOCKS)
-moek_down_fp16_h0_on_sm80_m128n128s3w4_k_(const moek_gemm_args args)
-{
-    moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp16_>::run(&args);
-}
-MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp16_>(
-        args, stream, moek_down_fp16_h0_on_sm80_m128n128s3w4_k_);
-}
-#endif
-
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_down_fp8t_h0_on_sm80_m128n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp8t_>::BLOCKS)
@@ -355,20 +327,6 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m128n128s3w4(const void *args, moek_stre
 {
     return moek_launch_mma_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp8c_>(
         args, stream, moek_down_fp8c_h0_on_sm80_m128n128s3w4_k_);
-}
-#endif
-
-#if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 80, moek_down_int8_a8_h0_on_sm80_m128n128s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_int8_a8_>::BLOCKS)
-moek_down_int8_a8_h0_on_sm80_m128n128s3w4_k_(const moek_gemm_args args)
-{
-    moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_int8_a8_>::run(&args);
-}
-MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m128n128s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_int8_a8_>(
-        args, stream, moek_down_int8_a8_h0_on_sm80_m128n128s3w4_k_);
 }
 #endif
 #endif

@@ -594,8 +594,14 @@
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
 #include "up_mma_sm80.h"
 #endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+#include "up_wide_mma_sm80.h"
+#endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
 #include "down_mma_sm80.h"
+#endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
+#include "down_wide_mma_sm80.h"
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
 #include "up_fragments_mma_sm80.h"
@@ -1719,20 +1725,20 @@ MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 32, 80, 256, 67200, moek_up_mxfp8_h0_on_sm80_
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 64, 80, 256, 80640, moek_up_mxfp8_h0_on_sm80_m64n64s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", m = 64, n = 64, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
-#if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 128, 80, 128, 99328, moek_up_bf16_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
-#endif
-#if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_FP16, 0, 8, 128, 80, 128, 99328, moek_up_fp16_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp16\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
-#endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 80, 128, 99328, moek_up_fp8t_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_up_fp8c_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_BF16, 0, 16, 128, 80, 256, 99456, moek_up_bf16_h0_on_sm80_m128n256s4w8, "{ op = \"up\", template = \"gemm_wide_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 4, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_FP16, 0, 16, 128, 80, 256, 99456, moek_up_fp16_h0_on_sm80_m128n256s4w8, "{ op = \"up\", template = \"gemm_wide_mma\", quant = \"fp16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 4, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 128, 80, 128, 99328, moek_up_int8_a8_h0_on_sm80_m128n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 128, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 16, 128, 80, 256, 100480, moek_up_int8_a8_h0_on_sm80_m128n256s4w8, "{ op = \"up\", template = \"gemm_wide_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 4, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 16, 80, 128, 51520, moek_down_bf16_h0_on_sm80_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 16, n = 64, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
@@ -1797,20 +1803,20 @@ MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 32, 80, 256, 67200, moek_down_mxfp8_h0_on_s
 #if MOEK_WANT_(MOEK_MXFP8, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 64, 80, 256, 80640, moek_down_mxfp8_h0_on_sm80_m64n128s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm80\", m = 64, n = 128, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
-#if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_BF16, 0, 8, 128, 80, 128, 99328, moek_down_bf16_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
-#endif
-#if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_FP16, 0, 8, 128, 80, 128, 99328, moek_down_fp16_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp16\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
-#endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 80, 128, 99328, moek_down_fp8t_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8C, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 80, 128, 99328, moek_down_fp8c_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_BF16, 0, 16, 128, 80, 256, 99456, moek_down_bf16_h0_on_sm80_m128n256s4w8, "{ op = \"down\", template = \"gemm_wide_mma\", quant = \"bf16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 4, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_FP16, 0, 16, 128, 80, 256, 99456, moek_down_fp16_h0_on_sm80_m128n256s4w8, "{ op = \"down\", template = \"gemm_wide_mma\", quant = \"fp16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 4, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 128, 80, 128, 99328, moek_down_int8_a8_h0_on_sm80_m128n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 128, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 16, 128, 80, 256, 100480, moek_down_int8_a8_h0_on_sm80_m128n256s4w8, "{ op = \"down\", template = \"gemm_wide_mma\", quant = \"int8_a8\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 4, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 64, 8, 80, 256, 49440, moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)

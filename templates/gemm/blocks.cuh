@@ -361,17 +361,10 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         const int gated = UP ? a->w_rows > n : 0, columns = gated ? R / 2 : R;
         const int steps = (k + STEP - 1) / STEP, row_bytes = k / COLUMNS * BYTES;
 
-        /* Blocks that run together share rows of a and of w: GROUP row blocks, then the next columns. */
-        const int tiles = (n + columns - 1) / columns, per = a->max_blocks;
-        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->rows.num_blocks;
-        const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
-        const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
-        if (group <= 0 || within >= group * tiles) return;
-
-        const int m_block = first + within % group, j0 = within / group * columns;
-        const int e = a->rows_per_expert ? m_block / per : a->rows.block_expert[m_block];
-        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->rows.block_row[m_block];
-        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->rows.counts[e] : a->rows.offsets[e + 1];
+        moek_row_tile_ tile_of;
+        int i, k_iter, out = 0;
+        if (!moek_find_row_tile_(&tile_of, a, (int)blockIdx.x, (n + columns - 1) / columns, M, GROUP)) return;
+        const int e = tile_of.e, row0 = tile_of.row0, end = tile_of.end, j0 = tile_of.j * columns;
         const size_t expert = (size_t)e * a->gate_up.rows * row_bytes;
         const halves w = { (const unsigned char *)a->gate_up.codes[0] + expert,
                            (const unsigned char *)a->gate_up.codes[1] + expert };
@@ -379,8 +372,6 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         float sum[MI][NI][4] = {{{0}}};
         int32_t starts[2 * MI];
         int at[2], by[2];
-        int i, k_iter, out = 0;
-        if (row0 >= end) return;
         i = j0 + t / ROW_THREADS % columns;            /* w first, for rows of a are known later */
         place_w(&copied, start, i >= n ? -1 : i * a->gate_up.step, &w, (size_t)row_bytes);
         for (k_iter = 0; k_iter < STAGES - 1; k_iter++) copy_w<0>(shared + k_iter * STAGE, &copied, row_bytes, k_iter);

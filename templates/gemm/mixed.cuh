@@ -411,19 +411,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const int n = !UP && HIDDEN ? HIDDEN : a->n, k = UP && HIDDEN ? HIDDEN : a->k;
         const int gated = UP ? a->w_rows > n : 0, columns = gated ? R / 2 : R;
 
-        /* Blocks that run together share rows of a and of w: GROUP row blocks, then the next columns. */
-        const int tiles = (n + columns - 1) / columns, per = a->max_blocks;
-        const int row_blocks = a->rows_per_expert ? a->experts * per : *a->rows.num_blocks;
-        const int first = (int)blockIdx.x / (GROUP * tiles) * GROUP, within = (int)blockIdx.x % (GROUP * tiles);
-        const int group = row_blocks - first < GROUP ? row_blocks - first : GROUP;
-        if (group <= 0 || within >= group * tiles) return;
-
-        const int m_block = first + within % group, j0 = within / group * columns;
-        const int e = a->rows_per_expert ? m_block / per : a->rows.block_expert[m_block];
-        const int row0 = a->rows_per_expert ? e * a->rows_per_expert + m_block % per * M : a->rows.block_row[m_block];
-        const int end = a->rows_per_expert ? e * a->rows_per_expert + a->rows.counts[e] : a->rows.offsets[e + 1];
+        moek_row_tile_ tile_of;
         int i, k_iter, out = 0;
-        if (row0 >= end) return;
+        if (!moek_find_row_tile_(&tile_of, a, (int)blockIdx.x, (n + columns - 1) / columns, M, GROUP)) return;
+        const int e = tile_of.e, row0 = tile_of.row0, end = tile_of.end, j0 = tile_of.j * columns;
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
 
         const unsigned char *const x = (const unsigned char *)a->a;

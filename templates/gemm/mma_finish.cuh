@@ -4,6 +4,31 @@
 #define MOEK_GEMM_MMA_FINISH_CUH
 #include "../../include/moek/kernel/cuda.h"
 
+/* Row blocks of a launch, by the list that sort makes, or of each expert's part of a. */
+MOEK_DEVICE int moek_row_blocks_(const moek_gemm_args *a)
+{
+    return a->rows_per_expert ? a->experts * a->max_blocks : *a->rows.num_blocks;
+}
+/* Where a tile lies: rows row0 .. end - 1 of its expert and what follows, and which of a row block's tiles it is. */
+typedef struct moek_row_tile_ { int e, row0, end, j; } moek_row_tile_;
+/* A tile by its number, of row blocks of m rows, each of so many tiles; 0: it has no rows, or there are fewer tiles.
+ * Tiles with numbers side by side share rows of a and of w: most_group row blocks, then the next columns. */
+MOEK_DEVICE int moek_find_row_tile_(moek_row_tile_ *tile, const moek_gemm_args *a, int number, int tiles, int m,
+                                    int most_group)
+{
+    const int per = a->max_blocks, row_blocks = moek_row_blocks_(a);
+    const int first = number / (most_group * tiles) * most_group, within = number % (most_group * tiles);
+    const int group = row_blocks - first < most_group ? row_blocks - first : most_group;
+    int b;
+    if (group <= 0 || within >= group * tiles) return 0;
+    b = first + within % group;
+    tile->j = within / group;
+    tile->e = a->rows_per_expert ? b / per : a->rows.block_expert[b];
+    tile->row0 = a->rows_per_expert ? tile->e * a->rows_per_expert + b % per * m : a->rows.block_row[b];
+    tile->end = a->rows_per_expert ? tile->e * a->rows_per_expert + a->rows.counts[tile->e] : a->rows.offsets[tile->e + 1];
+    return tile->row0 < tile->end;
+}
+
 /* row: [M + R], of a tile's rows of a, rows row0 .. end - 1 of its expert, then of w, columns from j0 on; -1: none.
  * gated up: the first R / 2 rows of w are of gate, the others of up.  Ends with a barrier. */
 template <int M, int R, int THREADS>
