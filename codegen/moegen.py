@@ -307,7 +307,7 @@ def check_formats(manifest, where, elements, blocks):
 
 def check_manifest(manifest, where, elements):
     """kernels.toml, but for its rows.  Adds quant: the names and numbers of the formats."""
-    no_more(where, manifest, LISTS + ("formats", "blocks", "hidden", "budget", "kernels"))
+    no_more(where, manifest, LISTS + ("devices", "formats", "blocks", "hidden", "budget", "kernels"))
     manifest["blocks"] = check_blocks(manifest, where, elements)
     manifest["formats"] = check_formats(manifest, where, elements, manifest["blocks"])
     manifest["quant"] = {name: f.number for name, f in manifest["formats"].items()}
@@ -321,6 +321,12 @@ def check_manifest(manifest, where, elements):
                           "its number whole")
         if len(set(names.values())) != len(names):
             raise Bad(f"{where}: {key}: two names have the same number")
+    devices = manifest.setdefault("devices", {})
+    if not isinstance(devices, dict) or not all(
+            arch in manifest["arch"] and isinstance(of, list) and of and
+            all(is_number(d, manifest["arch"][arch]) for d in of) for arch, of in devices.items()):
+        raise Bad(f"{where}: devices must be a table of architectures and lists of compute capabilities times 10, none "
+                  "below the architecture's number, as in  devices = { sm89 = [89, 120] }")
     sizes, budget = manifest.get("hidden"), manifest.get("budget")
     if not isinstance(sizes, list) or not sizes or not all(is_number(h, 1) for h in sizes) or \
             sizes != sorted(set(sizes)):
@@ -811,10 +817,12 @@ def wanted(rows, words):
 
 def lends(arch, op):
     """The architectures whose rows of an op a plan on one takes (moek_arch_below_ in moek/plan/arch.h): on sm90, which
-    has GEMMs of its own, other steps of sm80; with a set of instructions of CPUs, which has few GEMMs, plain C."""
+    has GEMMs of its own, other steps of sm80; on sm89 all of sm80, too; with a set of instructions of CPUs, which has
+    few GEMMs, plain C."""
     if arch == "sm90":
         return ("sm90",) if op in GEMMS else ("sm90", "sm80")
-    return {"avx2": ("avx2", "cpu"), "avx512": ("avx512", "avx2", "cpu"), "neon": ("neon", "cpu")}.get(arch, (arch,))
+    return {"sm89": ("sm89", "sm80"),
+            "avx2": ("avx2", "cpu"), "avx512": ("avx512", "avx2", "cpu"), "neon": ("neon", "cpu")}.get(arch, (arch,))
 
 
 def chosen(generator, words):

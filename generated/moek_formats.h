@@ -9,6 +9,8 @@
  * For gemm/mixed.cuh: INNER, the type that x and w become, 0: T; W_SCALED: pairs of elements take a scale; W_SPLIT:
  * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them.
  *
+ * whole: eight codes become e4m3, four at even places and the others, whole_shift_factor too small; where x is e4m3.
+ *
  * Where both sides go to the tensor cores as they are: ELEMENT, their element's number; sum_t, the type of sums, and
  * mma of pieces of 16 x 8.  INTEGER: sums are s32, by carry and total of 2^16 products and more.
  *
@@ -432,6 +434,8 @@ struct moek_format_mxfp4_a8_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE float whole_shift_factor(void) { return 64.0f; }
+    MOEK_DEVICE void whole(uint32_t to[2], uint32_t codes) { moek_e4m3_of_e2m1_(to, codes); }
     typedef moek_folded_e8m0_e2m1_ folded;
     MOEK_DEVICE float shift_factor(int) { return 1.0f; }
     MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_e8m0_e2m1_(to, scales); }
@@ -678,6 +682,8 @@ struct moek_format_int4_a8_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE float whole_shift_factor(void) { return 512.0f; }
+    MOEK_DEVICE void whole(uint32_t to[2], uint32_t codes) { moek_e4m3_of_u4b8_(to, codes); }
     typedef moek_folded_f32_u4b8_ folded;
     MOEK_DEVICE float shift_factor(int) { return 256.0f; }
     MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_f32_u4b8_(to, scales); }
@@ -801,6 +807,8 @@ struct moek_format_nvfp4_a8_ {
     }
     MOEK_DEVICE float x_scale_of(uint32_t raw, int dtype) { (void)dtype; return moek_float_(raw); }
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
+    MOEK_DEVICE float whole_shift_factor(void) { return 64.0f; }
+    MOEK_DEVICE void whole(uint32_t to[2], uint32_t codes) { moek_e4m3_of_e2m1_(to, codes); }
     typedef moek_folded_e4m3_e2m1_ folded;
     MOEK_DEVICE float shift_factor(int) { return 0.03125f; }
     MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_e4m3_e2m1_(to, scales); }

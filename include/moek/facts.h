@@ -172,6 +172,14 @@ static const moek_backend_ moek_backends_[] = {                                 
 };
 enum { MOEK_BACKENDS_ = (int)(sizeof moek_backends_ / sizeof moek_backends_[0]) };
 
+typedef struct moek_device_of_ { int arch, device; } moek_device_of_;
+static const moek_device_of_ moek_devices_[] = {
+#define MOEK_DEVICE_OF_(arch, device) { arch, device },
+    MOEK_EACH_DEVICE(MOEK_DEVICE_OF_)
+#undef MOEK_DEVICE_OF_
+};
+enum { MOEK_DEVICES_ = (int)(sizeof moek_devices_ / sizeof moek_devices_[0]) };
+
 typedef struct moek_method_ {
     const char *name, *text;
     int number, score, normalize, group_score;

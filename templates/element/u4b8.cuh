@@ -143,4 +143,15 @@ MOEK_DEVICE void moek_fragment_of_u4b8_(uint32_t to[4][4], const moek_words_ *co
         else moek_fragment_u4b8_(to[i], codes->w[i], by + i * G / 4, dtype);
 }
 
+/* 8 u4b8 -> e4m3, 2^9 times too small, exactly: those at even places, and the others.  Up to 15, an integer is the code
+ * of e4m3 of 2^-9 of it. */
+MOEK_DEVICE void moek_e4m3_of_u4b8_(uint32_t to[2], uint32_t w)
+{
+    int i;
+    #pragma unroll
+    for (i = 0; i < 2; i++) {
+        const uint32_t n = w >> 4 * i & 0x0f0f0f0f, eight = n & 0x08080808, not_negative = (eight << 5) - (eight >> 3);
+        to[i] = (n & 0x07070707 & not_negative) | ((0x88888888 - n) & ~not_negative);
+    }
+}
 #endif

@@ -26,6 +26,10 @@
  *   X_FOLDED, of 16 of k: times the element
  *   X_PROMOTED, of 128 of k: times the sums of 128 of k, with scales of w
  *   of a row: where such sums are multiplied anyway, there, since both may be extreme (X_EARLY); else in the epilogue
+ * WHOLE, from sm_89 on, of 4-bit weights and x in e4m3: weights become e4m3 in registers, exactly and without their
+ * scales, and x goes into the mma as it lies.  A lane has 8 of each 32 of k, so that the sums of an mma are of one
+ * group, or of 16 of k, by an mma each.  Their scale multiplies them in f32, before they are added.
+ *   w: chunk c of row r lies at c ^ r % 8; x: pair p of chunks at p ^ r % 4
  * Elements may come as w * 2^-shift (templates/element/), so that bits of theirs are a subnormal T: the epilogue
  * multiplies by 2^shift.
  */
@@ -35,7 +39,7 @@
 
 /* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0, if a run says
  * it.  Format: of moek_formats.h. */
-template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_mixed_ {
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE = 0> struct moek_mixed_ {
     enum {
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 128,
         W_BITS = Format::W_BITS, X_BITS = Format::X_BITS, BOTH = Format::INNER > 0, ZERO = Format::ZERO,
@@ -50,7 +54,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         SHIFTED = C > 0 && !UP,                         /* a group of k may begin before k does, */
         OUTSIDE = SHIFTED && C < XC,                    /* and groups of w lie before it altogether */
         CHECKS = W_BITS == 8 && !BOTH,                 /* NaN is looked for where T is bf16 */
-        X_CHECKS = Format::X_CHECKED && Format::INNER_BF16,
+        X_CHECKS = Format::X_CHECKED && Format::INNER_BF16 && !WHOLE,
         PLAIN = Format::W_SCALED && !FOLDED && !ZERO,   /* elements that could take a scale, and have none */
         /* R is shared by WR warps, k by WK, of which a warp has U slices of 128 in a step; MI x NI pieces of 16 rows
          * and 8 tokens of a warp. */
@@ -63,7 +67,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         STAGE = M * X_PITCH + R * W_PITCH, STEP = 128 * SLICES,
         RING = STAGES * STAGE,                          /* the sums, [WK][M][R + 4], lie there later */
         SHARED = RING + 4 * (M + R),
-        REGISTERS = MI * NI * (APART ? 8 : 4) + 110,    /* about */
+        REGISTERS = MI * NI * (APART ? 8 : 4) + (WHOLE ? 170 : 110),   /* about */
         BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
         BY_REGISTERS = 65536 / (THREADS * REGISTERS),
         BLOCKS = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
@@ -88,8 +92,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         int i;
         c->x_k = BOTH ? x_chunk * (128 / X_BITS) : x_place / 16 * 128 + (x_place % 4 * 4 + x_place / 4 % 4) * 8;
         c->w_k = w_chunk * GRANULE;
-        c->x_to = x_from * X_PITCH + place * 16;
-        c->w_to = M * X_PITCH + w_from * W_PITCH + (w_chunk ^ w_from % 2 * W_SWAP) * 16;
+        c->x_to = x_from * X_PITCH + (WHOLE ? x_chunk ^ x_from % 4 * 2 : place) * 16;
+        c->w_to = M * X_PITCH + w_from * W_PITCH + (w_chunk ^ (WHOLE ? w_from % 8 : w_from % 2 * W_SWAP)) * 16;
         #pragma unroll
         for (i = 0; i < X_COPIES; i++) {
             const int r = row[x_from + i * X_PASS];
@@ -365,6 +369,64 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
         }
     }
+    /* WHOLE: e4m3 of 16 rows of w, of a word of codes each, times 8 tokens, of 8 of k a lane; PAIR: of 4, those at even
+     * places.  by: FOLDED: what the sums of rows g and g + 8 are multiplied by. */
+    MOEK_DEVICE void multiply_group(float sum[NI][4], const uint32_t codes[2], const uint32_t xs[NI][2],
+                                    const float by[2])
+    {
+        uint32_t ws[2][2];
+        int ni, h;
+        Format::whole(ws[0], codes[0]);
+        Format::whole(ws[1], codes[1]);
+        #pragma unroll
+        for (ni = 0; ni < NI; ni++) {
+            const uint32_t a[4] = { ws[0][0], ws[1][0], ws[0][1], ws[1][1] };
+            if constexpr (FOLDED) {
+                float product[4] = {0};
+                if constexpr (PAIR) moek_mma_e4m3_k16_(product, a, xs[ni][0]);
+                else moek_mma_e4m3_(product, a, xs[ni]);
+                #pragma unroll
+                for (h = 0; h < 4; h++) sum[ni][h] += product[h] * by[h / 2];
+            } else {
+                moek_mma_e4m3_(sum[ni], a, xs[ni]);
+            }
+        }
+    }
+    /* WHOLE: sum += 16 rows of w times 8 tokens, MI x NI times, over a slice of k. */
+    MOEK_DEVICE void multiply_whole(float sum[MI][NI][4], const unsigned char *x, const unsigned char *w,
+                                    const folded_scales *folded, int u, int slice, int dtype)
+    {
+        const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4, odd = PAIR ? q % 2 : 0;
+        int mi, ni, i, h;
+        #pragma unroll
+        for (i = 0; i < (PAIR ? 8 : 4); i++) {         /* groups */
+            const int word = PAIR ? i % 2 * 2 + q / 2 : q, four = PAIR ? i / 2 : i;    /* of the 16 bytes of 32 of k */
+            uint32_t xs[NI][2];
+            #pragma unroll
+            for (ni = 0; ni < NI; ni++) {
+                const uint2 v = *(const uint2 *)(const void *)
+                    (x + ni * 8 * X_PITCH + ((slice * 8 + 2 * four + word / 2) ^ g % 4 * 2) * 16 + word % 2 * 8);
+                xs[ni][0] = __byte_perm(v.x, v.y, odd ? 0x7531 : 0x6420);
+                xs[ni][1] = __byte_perm(v.x, v.y, 0x7531);
+            }
+            #pragma unroll
+            for (mi = 0; mi < MI; mi++) {
+                uint32_t codes[2];
+                float by[2] = {1, 1};
+                #pragma unroll
+                for (h = 0; h < 2; h++)
+                    codes[h] = *(const uint32_t *)(const void *)
+                        (w + (mi * 16 + h * 8) * W_PITCH + ((slice * 4 + four) ^ g) * 16 + word * 4) >> 4 * odd;
+                if constexpr (FOLDED) {                /* lane number `four` of each four has the scales */
+                    const uint32_t raw = __shfl_sync(0xffffffff, folded->scale[u][mi][0] |
+                                                     folded->scale[u][mi][1] << 16, lane / 4 * 4 + four);
+                    by[0] = Format::w_scale_of(raw >> (PAIR ? i % 2 * 8 : 0) & 255, dtype);
+                    by[1] = Format::w_scale_of(raw >> (PAIR ? 16 + i % 2 * 8 : 16) & 255, dtype);
+                }
+                multiply_group(sum[mi], codes, xs, by);
+            }
+        }
+    }
     /* A warp's sums to its slice of the tile. */
     MOEK_DEVICE void put_sums(float *tile, float sum[MI][NI][4], uint32_t odd[MI][2], uint32_t x_odd[NI])
     {
@@ -486,12 +548,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 factors w_factors;
                 zero_factors by_zeros;
                 x_factors by_x;
-                if constexpr (FOLDED || ZERO)
+                if constexpr ((FOLDED || ZERO) && !WHOLE)
                     convert(&w_factors, &by_zeros, &by_x, &current, &these_zeros, &of_x, i, dtype);
                 if constexpr (APART) {
                     float part[MI][NI][4] = {0};
                     int mi, ni, h;
-                    multiply(part, x_at, w_at, &w_factors, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
+                    if constexpr (WHOLE) multiply_whole(part, x_at, w_at, &current, i, of_k * U + i, dtype);
+                    else multiply(part, x_at, w_at, &w_factors, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
                     #pragma unroll
                     for (mi = 0; mi < MI; mi++)
                         #pragma unroll
@@ -510,6 +573,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                 else
                                     sum[mi][ni][h] += part[mi][ni][h] * x_promoted.scale[i][ni][h % 2];
                             }
+                } else if constexpr (WHOLE) {
+                    multiply_whole(sum, x_at, w_at, &current, i, of_k * U + i, dtype);
                 } else {
                     multiply(sum, x_at, w_at, &w_factors, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
                 }
@@ -521,23 +586,24 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         __syncthreads();
         put_sums(tile + of_k * M * (R + 4) + r0, sum, odd, x_odd);
         __syncthreads();
-        moek_finish_tile_<UP, M, R, R + 4, WK, THREADS, 1, Format>(a, tile, row, e, row0, end, j0, n);
+        moek_finish_tile_<UP, M, R, R + 4, WK, THREADS, 1 + WHOLE, Format>(a, tile, row, e, row0, end, j0, n);
     }
 };
 
 /* Launches one of these kernels: of bf16 (where Format::INNER says the type, of that), of fp16.  args NULL: makes them
  * ready. */
-template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
+template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE = 0>
 static MOEK_UNUSED moek_status moek_launch_mixed_(const void *args, moek_stream stream,
                                                   void (*bf16)(moek_gemm_args),
                                                   void (*fp16)(moek_gemm_args) = NULL)
 {
-    typedef moek_mixed_<OP, M, N, STAGES, HIDDEN, Format> K;
+    typedef moek_mixed_<OP, M, N, STAGES, HIDDEN, Format, WHOLE> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
     moek_gemm_args found;
     int blocks;
     if (!a) {
-        const moek_status status = MOEK_READY_(bf16, K::SHARED);
+        const moek_status status =
+            WHOLE ? MOEK_READY_SM89_(bf16, K::THREADS, K::SHARED) : MOEK_READY_(bf16, K::SHARED);
         return status || !fp16 ? status : MOEK_READY_(fp16, K::SHARED);
     }
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);

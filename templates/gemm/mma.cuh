@@ -12,6 +12,9 @@
  * fp16, exactly, in front of the mma.  s8 goes into the mma as it lies; its sums are s32, and exact: after each 2^16
  * columns, what is above 2^30 moves to bytes of `high`.
  *
+ * WHOLE, from sm_89 on: e4m3 goes into the mma as it lies, too.  Its sums are narrow there (ptx.h), so each step has
+ * its own, which are added in f32.
+ *
  * BLOCKED, f32 scales of 128 x 128 and 1 x 128: the sums of a step are multiplied and added.  FINE, e8m0 scales of 32
  * of k (mxfp8): threads bring the next step's scales as f32 to shared memory; the sums of each 32 of k are multiplied
  * and added.  8 warps for 32 and 64 rows: with 4, registers spill.
@@ -25,12 +28,13 @@
 #include "mma_finish.cuh"
 
 /* A tile of M rows of a and R rows of w: N columns, or of a gated up 2 x N; WARPS a block.  HIDDEN: the hidden size, or
- * 0, if a run says it.  Format: of moek_formats.h. */
-template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format> struct moek_mma_gemm_ {
+ * 0, if a run says it.  Format: of moek_formats.h.  WHOLE: elements of 8 bits are those of the mma. */
+template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format, int WHOLE = 0> struct moek_mma_gemm_ {
     enum {
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 32 * WARPS,
         BYTES = Format::W_BITS == 8, INTEGER = Format::INTEGER,
         FINE = Format::W_SCALE_COLUMNS == 32, BLOCKED = Format::W_SCALE_COLUMNS == 128,
+        APART = BLOCKED || (WHOLE && !FINE),            /* a step's sums are */
         SHIFTED = (BLOCKED || FINE) && !UP,             /* a group of k may begin before k does */
         /* A warp has MI x NI pieces of 16 x 8; the sums lie in the RING later. */
         WARPS_M = M >= (WARPS == 8 ? 64 : 128) ? 2 : 1, WARPS_N = WARPS / WARPS_M,
@@ -40,7 +44,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         ROWS = M + R, SCALES = BLOCKED ? M + R / 8 : FINE ? 4 * ROWS : 0,      /* floats */
         AT_ROWS = RING + (FINE ? 2 : STAGES) * SCALES * 4,
         SHARED = AT_ROWS + 4 * ROWS,
-        REGISTERS = MI * NI * (BLOCKED || FINE ? 8 : 4) + (INTEGER ? 80 : FINE ? 92 : 100),    /* about */
+        REGISTERS = MI * NI * (APART || FINE ? 8 : 4) + (INTEGER ? 80 : FINE ? 92 : 100),    /* about */
         BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
         BY_REGISTERS = 65536 / (THREADS * REGISTERS),
         FIT = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
@@ -127,16 +131,21 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         }
     }
 
-    /* BLOCKED: sum += part, of a step, times the scales of its rows and of 8 columns each. */
-    MOEK_DEVICE void add_blocked(float sum[MI][NI][4], const float part[MI][NI][4], const float *x_scale,
-                                 const float *w_scale)
+    /* APART: sum += part, of a step; BLOCKED: times the scales of its rows and of 8 columns each. */
+    MOEK_DEVICE void add_part(float sum[MI][NI][4], const float part[MI][NI][4], const float *x_scale,
+                              const float *w_scale)
     {
-        int mi, ni;
+        int mi, ni, i;
         #pragma unroll
         for (ni = 0; ni < NI; ni++) {
-            const float sw = w_scale[ni];
+            const float sw = BLOCKED ? w_scale[ni] : 1.0f;
             #pragma unroll
             for (mi = 0; mi < MI; mi++) {
+                if constexpr (!BLOCKED) {
+                    #pragma unroll
+                    for (i = 0; i < 4; i++) sum[mi][ni][i] += part[mi][ni][i];
+                    continue;
+                }
                 const float s0 = x_scale[mi * 16] * sw, s1 = x_scale[mi * 16 + 8] * sw;
                 sum[mi][ni][0] += part[mi][ni][0] * s0; sum[mi][ni][1] += part[mi][ni][1] * s0;
                 sum[mi][ni][2] += part[mi][ni][2] * s1; sum[mi][ni][3] += part[mi][ni][3] * s1;
@@ -232,7 +241,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             const float *const x_scale = scales_at + (FINE ? k_iter % 2 : out) * SCALES + m0 + g;
             const float *const w_scale = scales_at + (FINE ? k_iter % 2 : out) * SCALES + M +
                                          (FINE ? n0 + 2 * q : n0 / 8);
-            sum_t part[MI][NI][4] = {0};               /* BLOCKED */
+            sum_t part[MI][NI][4] = {0};               /* APART */
             int mi, ni, j;
             #pragma unroll
             for (i = 0; i < COPIES; i++) my_row[i] = row[copy_row + i * PASS];     /* again: registers are scarce */
@@ -252,7 +261,20 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                 for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
                 copy(smem_copy + in * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes,
                      next * STEP + chunk * 16 - k_offset, COPIES * j / 4, COPIES * (j + 1) / 4);
-                if constexpr (FINE) {
+                if constexpr (FINE && WHOLE) {
+                    #pragma unroll
+                    for (ni = 0; ni < NI; ni++) {
+                        float product[MI][4] = {0};
+                        #pragma unroll
+                        for (mi = 0; mi < MI; mi++) moek_mma_e4m3_(product[mi], xs[mi], ws[ni]);
+                        promote(sum, product, ni, x_scale + j * ROWS, w_scale + j * ROWS);
+                    }
+                } else if constexpr (WHOLE) {
+                    #pragma unroll
+                    for (ni = 0; ni < NI; ni++)
+                        #pragma unroll
+                        for (mi = 0; mi < MI; mi++) moek_mma_e4m3_(part[mi][ni], xs[mi], ws[ni]);
+                } else if constexpr (FINE) {
                     uint32_t fx[2][MI][4];
                     int half;
                     Format::template x_halves<MI>(fx, xs);
@@ -270,7 +292,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                 }
             }
             moek_cp_async_commit_();
-            if constexpr (BLOCKED) add_blocked(sum, part, x_scale, w_scale);
+            if constexpr (APART) add_part(sum, part, x_scale, w_scale);
             if constexpr (INTEGER)
                 if (k_iter % CARRY == CARRY - 1) {
                     #pragma unroll
@@ -290,14 +312,14 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
 };
 
 /* Launches such a kernel.  args NULL: makes it ready. */
-template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
+template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format, int WHOLE = 0>
 static MOEK_UNUSED moek_status moek_launch_mma_(const void *args, moek_stream stream, void (*kernel)(moek_gemm_args))
 {
-    typedef moek_mma_gemm_<OP, M, N, STAGES, WARPS, HIDDEN, Format> K;
+    typedef moek_mma_gemm_<OP, M, N, STAGES, WARPS, HIDDEN, Format, WHOLE> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
     moek_gemm_args found;
     int blocks;
-    if (!a) return MOEK_READY_(kernel, K::SHARED);
+    if (!a) return WHOLE ? MOEK_READY_SM89_(kernel, K::THREADS, K::SHARED) : MOEK_READY_(kernel, K::SHARED);
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
     if (blocks == 0) return MOEK_OK;
     if (blocks < 0) return MOEK_E_ARGUMENT;

@@ -75,10 +75,11 @@ MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float shift_factor, i
     }
 }
 
-/* SHIFTED: elements became T, and may be too small. */
+/* SHIFTED: elements became T (2: e4m3), and may be too small. */
 template <int SHIFTED, class Format> MOEK_DEVICE float moek_shift_factor_of_sums_(int dtype)
 {
-    if constexpr (SHIFTED) return Format::mixed_shift_factor(dtype);
+    if constexpr (SHIFTED == 2) return Format::whole_shift_factor();
+    else if constexpr (SHIFTED) return Format::mixed_shift_factor(dtype);
     else return 1;
 }
 

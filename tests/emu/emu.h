@@ -223,6 +223,58 @@ EMU_FN void emu_mma_s8(const emu_fibre *warp)
         }
     }
 }
+EMU_FN const float *emu_all_e4m3()                     /* of each code */
+{
+    static std::vector<float> e4m3;
+    for (int i = (int)e4m3.size(); i < 256; i++) {
+        const int e = i >> 3 & 15, m = i & 7;
+        const double v = (i & 127) == 127 ? NAN : e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
+        e4m3.push_back((float)(i & 128 ? -v : v));
+    }
+    return &e4m3[0];
+}
+/* What a tensor core of sm_89 or sm_120 makes of a sum and `n` products: each is cut, towards zero, to a multiple of
+ * 2^-EMU_NARROW_BITS of the power of two in the largest, and these are added exactly.  (What is known of it: docs of
+ * DeepGEMM and SageAttention2 for wgmma and for Ada; 13 bits.) */
+enum { EMU_NARROW_BITS = 13 };
+#ifdef EMU_NARROW
+static const int emu_is_narrow __attribute__((unused)) = (emu_narrow = 1);
+#endif
+EMU_FN float emu_narrow_sum(const double *terms, int n)
+{
+    double most = 0, sum = 0;
+    int i, exponent;
+    for (i = 0; i < n; i++) {
+        if (!(fabs(terms[i]) <= 1e300)) { for (sum = 0, i = 0; i < n; i++) sum += terms[i]; return (float)sum; }
+        if (fabs(terms[i]) > most) most = fabs(terms[i]);
+    }
+    frexp(most, &exponent);                            /* most < 2^exponent */
+    for (i = 0; i < n; i++) sum += trunc(ldexp(terms[i], EMU_NARROW_BITS + 1 - exponent));
+    return (float)ldexp(sum, exponent - EMU_NARROW_BITS - 1);
+}
+/* The same of e4m3, with f32 sums: exact and rounded once, or emu_narrow. */
+EMU_FN void emu_mma_e4m3(const emu_fibre *warp)
+{
+    const float *const e4m3 = emu_all_e4m3();
+    double a[16][32], b[32][8], terms[33];
+    int lane, i, byte, k;
+    for (lane = 0; lane < 32; lane++) {
+        const int g = lane / 4, t = lane % 4;
+        for (i = 0; i < 4; i++) for (byte = 0; byte < 4; byte++) {
+            a[g + 8 * (i % 2)][4 * t + byte + 16 * (i / 2)] = e4m3[warp[lane].a[i] >> 8 * byte & 255];
+            if (i < 2) b[4 * t + byte + 16 * i][g] = e4m3[warp[lane].b[i] >> 8 * byte & 255];
+        }
+    }
+    for (lane = 0; lane < 32; lane++) {
+        for (i = 0; i < 4; i++) {
+            const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+            float *const d = (float *)warp[lane].d + i;
+            double sum = terms[32] = *d;
+            for (k = 0; k < 32; k++) sum += terms[k] = a[row][k] * b[k][column];
+            *d = emu_narrow ? emu_narrow_sum(terms, 33) : (float)sum;
+        }
+    }
+}
 EMU_FN uint32_t emu_reduce_two(int word, uint32_t x, uint32_t y)
 {
     switch (word) {
@@ -243,6 +295,7 @@ EMU_FN void emu_mma_work(int word, uint32_t mask, emu_fibre *warp)
     if (mask != 0xffffffff) emu_die("mma needs all 32 lanes");
     if (word == EMU_WGMMA) emu_wgmma_work(warp);
     else if (word == EMU_MMA_S8) emu_mma_s8(warp);
+    else if (word == EMU_MMA_E4M3) emu_mma_e4m3(warp);
     else emu_mma(word, warp);
 }
 EMU_FN void emu_work(int word, uint32_t mask, emu_fibre *warp)
@@ -386,6 +439,15 @@ EMU_FN void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t b[2])
 EMU_FN void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t b[2])
 {
     emu_mma_meet(EMU_MMA_S8, d, a, b);
+}
+EMU_FN void moek_mma_e4m3_(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    emu_mma_meet(EMU_MMA_E4M3, d, a, b);
+}
+EMU_FN void moek_mma_e4m3_k16_(float d[4], const uint32_t a[2], uint32_t b)     /* the first 16 of 32 columns */
+{
+    const uint32_t wide_a[4] = { a[0], a[1], 0, 0 }, wide_b[2] = { b, 0 };
+    emu_mma_meet(EMU_MMA_E4M3, d, wide_a, wide_b);
 }
 
 EMU_FN void emu_cp_async(void *shared, const void *global, int bytes, int size)

@@ -21,7 +21,7 @@ enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_POLLS, EMU_AT_WARP, EMU_AT_
 enum emu_word {
     EMU_SYNCWARP, EMU_SHFL, EMU_BALLOT, EMU_MATCH, EMU_REDUCE_ADD, EMU_REDUCE_MIN, EMU_REDUCE_MAX,
     EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16,
-    EMU_MMA_S8, EMU_WGMMA
+    EMU_MMA_S8, EMU_MMA_E4M3, EMU_WGMMA
 };
 static const char *const emu_words[] = { "__syncwarp", "a shuffle", "a vote", "__match_any_sync", "__reduce_add_sync",
     "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
@@ -74,6 +74,7 @@ EMU_STATE void (*emu_body)(void *);
 EMU_STATE void *emu_context;
 EMU_STATE const char *emu_kernel = "";
 EMU_STATE int moek_emu_backwards;
+EMU_STATE int emu_narrow;                              /* sums of e4m3 as narrow as hardware's (emu_mma_e4m3) */
 
 EMU_FN void emu_tell(const emu_resident *block)
 {

@@ -375,16 +375,10 @@ EMU_FN void emu_wgmma_issue_of_registers(void *d, int n, const char *kind, const
 /* 32 bytes of k -> to[k * pitch] */
 EMU_FN void emu_wgmma_decode(float *to, int pitch, const unsigned char *bytes, int word)
 {
-    static float of_e4m3[256];
+    const float *const e4m3 = emu_all_e4m3();
     uint16_t t;
-    if (!of_e4m3[1])
-        for (int i = 0; i < 256; i++) {
-            const int e = i >> 3 & 15, m = i & 7;
-            const double v = (i & 127) == 127 ? NAN : e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
-            of_e4m3[i] = (float)(i & 128 ? -v : v);
-        }
     if (!word)
-        for (int k = 0; k < 32; k++) to[k * pitch] = of_e4m3[bytes[k]];
+        for (int k = 0; k < 32; k++) to[k * pitch] = e4m3[bytes[k]];
     else if (word == EMU_MMA_S8)
         for (int k = 0; k < 32; k++) to[k * pitch] = (int8_t)bytes[k];
     else {

@@ -252,7 +252,8 @@ static void test_tuned(void)
         c.cpu = mem_on_gpu(k[i].arch) ? 0 : k[i].arch;         /* (plain C may be as fast as a set) */
         c.backend = 0;
         c.exclude = layer_arch ? 1u << MOEK_BACKEND_CPU : MOEK_BACKENDS_GPU;
-        if (layer_arch == 80) c.exclude |= 1u << MOEK_BACKEND_SM90;
+        if (layer_arch && layer_arch < MOEK_ARCH_SM90) c.exclude |= 1u << MOEK_BACKEND_SM90;
+        if (layer_arch == MOEK_ARCH_SM80) c.exclude |= 1u << MOEK_BACKEND_SM89;
         if (!CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s: %s", k[i].name, plan.why)) continue;
         snprintf(device, sizeof device, layer_arch ? "sm%d" : "cpu", plan.arch);
         snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t1\t1", device, moek_quant_name(c.quant), c.hidden,

@@ -205,15 +205,17 @@ static void try_backend(const char *path, const char *name, int number, int arch
     printf("%-5s %d layers, bf16 off by %.2e at most, fp16 by %.2e  %s\n", name, layers, worst[0], worst[1],
            check_failed == failed ? "ok" : "FAILED");
 }
-/* 1: there are rows of that architecture, for this machine. */
+/* 1: there are rows of that architecture, for this machine, of formats that quantize nothing. */
 static int is_here(int number, int arch)
 {
     moek_config c;
     moek_plan plan;
+    int i, plain = 0;
+    for (i = 0; i < FORMATS; i++) plain += format_plain(format_at(i)) && format_has(format_at(i), MOEK_OP_UP, arch);
     memset(&c, 0, sizeof c);
     c.hidden = 16; c.inter = 8; c.experts = 8; c.topk = 2; c.max_tokens = 5; c.act = MOEK_SILU;
     c.quant = FORMAT_PLAIN; c.backend = number;
-    return arch >= 0 && mem_can_run(arch) && moek_plan_init(&plan, &c) == MOEK_OK;
+    return arch >= 0 && plain && mem_can_run(arch) && moek_plan_init(&plan, &c) == MOEK_OK;
 }
 
 int main(int argc, char **argv)

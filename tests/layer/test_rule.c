@@ -395,6 +395,53 @@ static void paired(void)
     }
 }
 
+/* Rows of sm89: on devices of their list unasked, on other newer ones where the backend or a row of theirs is demanded,
+ * beside rows of sm80; on older ones never.  Formats without such rows have those of sm80. */
+static void adds(void)
+{
+    static const struct { int arch, unasked; } devices[] = { { 80, 0 }, { 86, 0 }, { 89, 1 }, { 90, 0 }, { 100, 0 },
+                                                             { 120, 1 }, { 121, 1 } };
+    int d, i, n, j;
+    const moek_kernel *const k = moek_kernels(&n);
+    for (d = 0; d < (int)(sizeof devices / sizeof *devices); d++)
+        for (i = 0; i < FORMATS; i++) {
+            const moek_format *const f = format_at(i);
+            const int has = format_has(f, MOEK_OP_UP, 89), newer = devices[d].arch >= 89;
+            moek_config c = model_qwen3_30b_a3b;
+            moek_plan plan;
+            if (!format_on_gpu(f)) continue;
+            device_arch = devices[d].arch, device_sms = 132, device_kb = 99;
+            memset(&plan, 0, sizeof plan);
+            c.max_tokens = MOST, c.quant = f->number, c.block = format_block(f, 0);
+            c.exclude = 1u << MOEK_BACKEND_CPU | 1u << MOEK_BACKEND_SM90;
+            CHECK(moek_plan_init(&plan, &c) == MOEK_OK && (plan.backend == MOEK_BACKEND_SM89) ==
+                  (has && devices[d].unasked), "%s on sm_%d: backend %d, %s", f->name, device_arch, plan.backend,
+                  plan.why);
+            for (j = 0; j < plan.chosen.gemms; j++)
+                CHECK((plan.chosen.up[j]->arch == 89) == (has && devices[d].unasked) &&
+                      plan.chosen.up[j]->arch == plan.chosen.down[j]->arch, "%s on sm_%d: %s, %s", f->name,
+                      device_arch, plan.chosen.up[j]->name, plan.chosen.down[j]->name);
+            c.exclude = 0, c.backend = MOEK_BACKEND_SM89;
+            CHECK(moek_plan_init(&plan, &c) == (newer ? MOEK_OK : MOEK_E_ARCH) &&
+                  (newer || strstr(plan.why, "it needs sm_89 or newer")), "%s, demanded on sm_%d: %s", f->name,
+                  device_arch, plan.why);
+            c.backend = 0, c.exclude = 1u << MOEK_BACKEND_CPU | 1u << MOEK_BACKEND_SM90 | 1u << MOEK_BACKEND_SM80;
+            if (has && newer && !devices[d].unasked)
+                CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARCH && strstr(plan.why, "rows of sm89 are for sm_89 sm_120 "
+                      "sm_121, elsewhere only where config.backend demands them"), "%s", plan.why);
+            if (!has && devices[d].unasked)
+                CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, "sm89 has no rows of its own"),
+                      "%s", plan.why);
+            for (j = 0; j < n && newer; j++) {
+                if (k[j].arch != 89 || k[j].quant != f->number) continue;
+                c.exclude = 1u << MOEK_BACKEND_SM90, c.kernel = k[j].name;
+                CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.backend == MOEK_BACKEND_SM89, "%s: %s", k[j].name,
+                      plan.why);
+            }
+        }
+    device_kb = 0;
+}
+
 /* Rows of few tokens for GPUs before Hopper, each demanded: where a block has room for them, plans of GPUs of all ages
  * take them, for as many tokens as fit in, and say so; else they say what lacks. */
 static void rooms(void)
@@ -460,6 +507,7 @@ int main(int argc, char **argv)
     fclose(golden);
     refused();
     paired();
+    adds();
     rooms();
     CHECK(!differ, "%d of %d lines differ: a change of the rule.  If it is meant: ./moek rule", differ, lines);
     return check_end();

@@ -308,7 +308,7 @@ typedef struct ref_layer_args {
  *   - the few h that f32 sums push over to the next code: a step of 2^(1 - bits) of h, in a sum over inter of which a
  *     term of twice the usual h and w is 4 / sqrt(inter) of the rms.  An integer's step is a 127th of the largest h,
  *     that is 2^-5 of a usual one.
- * That is four to six times the worst seen on the CPU.  fp8 wgmma sums to 13 bits, which moves more h (sm90), and
+ * That is four to six times the worst seen on the CPU.  sm90 and sm89 sum e4m3 to 13 bits, which moves more h, and
  * where a row has one scale, that scale (layer.h).  The worst seen on an H200: 0.8 of these bounds, where one h, the
  * largest of its row by far (gelu), fell to the next code: that step explained all of the row's error. */
 static inline double ref_bound(const moek_format *f, int dtype, int inter, int arch)
@@ -316,7 +316,7 @@ static inline double ref_bound(const moek_format *f, int dtype, int inter, int a
     const ref_number *const h = ref_element(f->x, dtype);
     const double of_t = ldexp(18, -ref_t(dtype)->bits);
     const double of_h = ldexp(4, 1 - (h->kind == REF_FLOAT ? h->bits : h->width - 2)) / sqrt((double)inter);
-    return of_t + of_h * (arch < 90 || !format_quantizes(f) ? 1 : format_by_row(f) ? 14 : 8);
+    return of_t + of_h * (arch < MOEK_ARCH_SM89 || !format_quantizes(f) ? 1 : format_by_row(f) ? 14 : 8);
 }
 
 /* The format of what up reads, or down. */

@@ -1,7 +1,8 @@
 #!/bin/sh
 # ptxas.sh stop|tell OBJECT COMMAND ... -- runs nvcc -Xptxas -v and reads what it says.  Leaves a line a kernel in
 # OBJECT.tsv: name, architecture, registers, bytes of static shared memory, complaint.  A warning, a spill or a stack
-# frame is a complaint: printed, and an error if the first word is stop.
+# frame is a complaint: printed, and an error if the first word is stop.  But for rows of sm89 on a Hopper, which makes
+# several instructions of theirs, and runs them in tests alone.
 mode=$1 object=$2
 shift 2
 "$@" > "$object.log" 2>&1 || { cat "$object.log"; exit 1; }
@@ -15,6 +16,7 @@ awk -v object="$(basename "$object")" '
         }
         next
     }
+    /bytes stack frame/ && name ~ /_on_sm89_/ && arch ~ /^90/ { next }
     /bytes stack frame/ { if ($1 + $5 + $9) bad = bad $1 " bytes stack frame, " $5 + $9 " bytes spilled; "; next }
     /Used [0-9]+ registers/ {
         shared = 0

@@ -31,6 +31,12 @@ enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
 #endif
+/* Are sums of e4m3 by mma.sync narrow?  On a Hopper they are not, and on the GPUs for which such rows are. */
+#ifdef MOEK_EMU
+#define TEST_NARROW emu_narrow
+#else
+#define TEST_NARROW 1
+#endif
 /* Of large cases, emulated: of a row for Hopper, or of few tokens, one of so many (of the quick set: fewer, of each
  * format others), of others none. */
 static int always;                                     /* 1: this case is not left out */
@@ -197,7 +203,9 @@ static void test_row(const moek_kernel *row)
     turns = row->m / 8 + 3 * row->quant, asked = 7 * row->quant;
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
     /* (The most seen: 1.30.) */
-    ref_products_error = row->arch == 90 && row->quant && format_quantizes(now.format) ? ldexp(1.5, -12) : 0;
+    ref_products_error =
+        (row->arch == 90 || (row->arch == 89 && TEST_NARROW)) && row->quant && format_quantizes(now.format)
+        ? ldexp(1.5, -12) : 0;
     ref_w_in_t = mem_on_gpu(row->arch);
     ref_w_in_e4m3 = row->quant && gemm_in_fragments() && format_quantizes(now.format);
     ref_w_unit = row->m >= 96 ? 0 : 128;               /* tall tiles: of the row up to there */

@@ -48,8 +48,7 @@ static moek_status moek_ep_check_(const moek_ep_config *c, moek_text_ *why)
 
 static int moek_ep_allows_gpu_(const moek_config *layer)
 {
-    return layer->backend ? layer->backend == MOEK_BACKEND_SM90 || layer->backend == MOEK_BACKEND_SM80
-                          : (~layer->exclude & MOEK_BACKENDS_GPU) != 0;
+    return ((layer->backend ? 1u << layer->backend : ~layer->exclude) & MOEK_BACKENDS_GPU) != 0;
 }
 
 /* hidden of a group on GPUs is a multiple of it: a row has 16-byte words, whether it travels as T or quantized. */

@@ -201,6 +201,16 @@ static MOEK_UNUSED moek_status moek_ready_sm90_(const void *kernel, int threads,
     return MOEK_E_ARCH;
 }
 
+/* Rows of sm89 multiply e4m3 by mma.sync, which sm_89 and later have.  For older devices kernels are empty in the same
+ * way. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define MOEK_SM89_CODE_ 1
+#define MOEK_SM89_THREADS_(threads) (threads)
+#else
+#define MOEK_SM89_THREADS_(threads) 32
+#endif
+#define MOEK_READY_SM89_(kernel, threads, shared) MOEK_READY_SM90_(kernel, threads, shared)
+
 /* Copy 16 bytes to shared memory, asynchronously; only the first `bytes` are read, the rest are zero. */
 MOEK_DEVICE void moek_cp_async16_(void *shared, const void *global, int bytes)
 {
@@ -428,6 +438,22 @@ MOEK_DEVICE void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t 
                  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+/* The same with e4m3 and f32 sums, from sm_89 on.  sm_89 and sm_120 keep some 13 bits of a sum: what is longer than 128
+ * of k is made of several. */
+MOEK_DEVICE void moek_mma_e4m3_(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+/* The same, 16 x 8 x 16. */
+MOEK_DEVICE void moek_mma_e4m3_k16_(float d[4], const uint32_t a[2], uint32_t b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.e4m3.e4m3.f32 "
+                 "{%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
+}
 /* The larger of each half, unsigned (before sm_90 by several instructions); the smaller. */
 MOEK_DEVICE uint32_t moek_max_u16_(uint32_t a, uint32_t b)
 {
@@ -526,6 +552,9 @@ MOEK_DEVICE uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
 #define MOEK_SM90_THREADS_(threads) (threads)
 #define MOEK_SM90_BOUNDS_(threads)
 #define MOEK_READY_SM90_(kernel, threads, shared) MOEK_READY_(kernel, shared)
+#define MOEK_SM89_CODE_ 1
+#define MOEK_SM89_THREADS_(threads) (threads)
+#define MOEK_READY_SM89_(kernel, threads, shared) MOEK_READY_(kernel, shared)
 #define MOEK_READY_TOGETHER_(kernel, threads, shared) MOEK_READY_(kernel, shared)
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
     ((void)(early), MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))

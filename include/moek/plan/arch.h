@@ -2,17 +2,34 @@
  * can.  No other file of plan/ or walk/ compares numbers of architectures: what a kernel can is a column of its row. */
 #ifndef MOEK_ARCH_H
 #define MOEK_ARCH_H
+#include "../facts.h"
 #include "table.h"
 
 /* Memory of the host, not of a device: MOEK_ARCH_CPU and the sets of instructions. */
 static int moek_arch_is_host_(int arch) { return MOEK_ARCH_IS_HOST_(arch); }
 
-/* Are rows of `below` taken, too, where rows of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own. */
+/* Are rows of `below` taken, too, where rows of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own; sm89
+ * has some, and beside them those of sm80. */
 static int moek_arch_below_(int below, int arch, int gemm)
 {
     if (below == arch) return 1;
+    if (arch == MOEK_ARCH_SM89) return below == MOEK_ARCH_SM80;
     if (!moek_arch_is_host_(arch)) return arch == MOEK_ARCH_SM90 && below == MOEK_ARCH_SM80 && !gemm;
     return MOEK_SET_BELOW_(below, arch);
+}
+/* Has it rows of some formats alone, and for the others those of an older one, which are a backend of their own? */
+static int moek_arch_adds_(int arch) { return arch == MOEK_ARCH_SM89; }
+
+/* Does a plan for this device take rows of an architecture for which nobody asked?  (kernels.toml: devices) */
+static int moek_arch_unasked_(int arch, int device)
+{
+    int i, listed = 0;
+    for (i = 0; i < MOEK_DEVICES_; i++) {
+        if (moek_devices_[i].arch != arch) continue;
+        if (moek_devices_[i].device == device) return 1;
+        listed = 1;
+    }
+    return !listed;
 }
 
 /* Does a row run on the host (arch: its own), or on a device of this compute capability times 10? */

@@ -37,6 +37,32 @@ static moek_status moek_weights_refused_(const moek_oracle_ *o, int arch, int op
     return MOEK_OK;
 }
 
+/* Rows for which nobody asked: of other devices, or of an architecture without any for the config. */
+static moek_status moek_unasked_refused_(const moek_oracle_ *o, int arch)
+{
+    const moek_config *c = o->config;
+    const moek_kernel *const demanded = moek_kernel_find(c->kernel);
+    int i, own = 0;
+    if (demanded && demanded->arch == arch) return MOEK_OK;
+    for (i = 0; i < MOEK_BACKENDS_; i++)
+        if (moek_backends_[i].arch == arch && moek_backends_[i].number == c->backend) return MOEK_OK;
+    if (!moek_arch_unasked_(arch, o->device.arch)) {
+        moek_append_(o->why, "kernel does not support current device sm_%d: rows of %s are for", o->device.arch,
+                     moek_arch_name_(arch));
+        for (i = 0; i < MOEK_DEVICES_; i++)
+            if (moek_devices_[i].arch == arch) moek_append_(o->why, " sm_%d", moek_devices_[i].device);
+        moek_append_(o->why, ", elsewhere only where config.backend demands them");
+        return MOEK_E_ARCH;
+    }
+    for (i = 0; i < MOEK_KERNELS_; i++)
+        own |= moek_table_[i].arch == arch && (moek_table_[i].op == MOEK_OP_UP || moek_table_[i].op == MOEK_OP_DOWN) &&
+               moek_table_[i].quant == moek_quant_at_(c, moek_table_[i].op);
+    if (moek_arch_adds_(arch) && !own)
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support %s: %s has no rows of its own for it, and those of "
+                   "an older architecture serve", moek_quant_name(c->quant), moek_arch_name_(arch));
+    return MOEK_OK;
+}
+
 /* The predicates of a backend in their order; each says "kernel does not support ..." when it refuses. */
 static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const moek_experts *experts,
                                          const moek_prepare_finalize *pf)
@@ -52,6 +78,7 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
     if (!moek_arch_is_host_(arch) && arch > o->device.arch)
         MOEK_FAIL_(o->why, MOEK_E_ARCH, "kernel does not support current device sm_%d; it needs sm_%d or newer",
                    o->device.arch, arch);
+    if (!moek_arch_is_host_(arch) && (status = moek_unasked_refused_(o, arch)) != MOEK_OK) return status;
     /* "no act_and_mul MLP layer", "activation": every row takes all activations; a user's experts say so in supports */
     for (i = MOEK_OP_UP; table && i <= MOEK_OP_DOWN; i++)
         if ((status = moek_weights_refused_(o, arch, i)) != MOEK_OK) return status;
