@@ -146,29 +146,29 @@
     X(NVFP4_A8, nvfp4_a8, 18, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "e4m3, one scale a token", \
       E2M1, E4M3, 4, 8, E4M3, 1, 16, F32, 1, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8C, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(Q8_0_A16, q8_0_a16, 19, "8-bit, f16 scale for 1 x 32", "T", \
-      S8, T, 8, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 8, 34, 32, 1) \
+      S8, T, 8, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 8, 34, 32, 1) \
     X(Q4_0_A16, q4_0_a16, 20, "4-bit, f16 scale for 1 x 32", "T", \
-      U4B8, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 2, 18, 32, 1) \
+      U4B8, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 2, 18, 32, 1) \
     X(Q4_1_A16, q4_1_a16, 21, "4-bit, f16 scale and minimum for 1 x 32", "T", \
-      U4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 3, 20, 32, 1) \
+      U4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 3, 20, 32, 1) \
     X(Q5_0_A16, q5_0_a16, 22, "5-bit, f16 scale for 1 x 32", "T", \
-      U5B16, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 6, 22, 32, 1) \
+      U5B16, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 6, 22, 32, 1) \
     X(Q5_1_A16, q5_1_a16, 23, "5-bit, f16 scale and minimum for 1 x 32", "T", \
-      U5, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 7, 24, 32, 1) \
+      U5, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 7, 24, 32, 1) \
     X(Q2_K_A16, q2_k_a16, 24, "2-bit, 4-bit scale and minimum for 1 x 16, f16 on top for 1 x 256", "T", \
-      U2, T, 2, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 10, 84, 256, 1) \
+      U2, T, 2, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 10, 84, 256, 1) \
     X(Q3_K_A16, q3_k_a16, 25, "3-bit, 6-bit scale for 1 x 16, f16 on top for 1 x 256", "T", \
-      U3B4, T, 3, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 11, 110, 256, 1) \
+      U3B4, T, 3, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 11, 110, 256, 1) \
     X(Q4_K_A16, q4_k_a16, 26, "4-bit, 6-bit scale and minimum for 1 x 32, f16 on top for 1 x 256", "T", \
-      U4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 12, 144, 256, 1) \
+      U4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 12, 144, 256, 1) \
     X(Q5_K_A16, q5_k_a16, 27, "5-bit, 6-bit scale and minimum for 1 x 32, f16 on top for 1 x 256", "T", \
-      U5, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 13, 176, 256, 1) \
+      U5, T, 5, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 13, 176, 256, 1) \
     X(Q6_K_A16, q6_k_a16, 28, "6-bit, 8-bit scale for 1 x 16, f16 on top for 1 x 256", "T", \
-      U6B32, T, 6, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 14, 210, 256, 1) \
+      U6B32, T, 6, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 14, 210, 256, 1) \
     X(IQ4_NL_A16, iq4_nl_a16, 29, "4-bit codebook, f16 scale for 1 x 32", "T", \
-      IQ4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 20, 18, 32, 1) \
+      IQ4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 20, 18, 32, 1) \
     X(IQ4_XS_A16, iq4_xs_a16, 30, "4-bit codebook, 6-bit scale for 1 x 32, f16 on top for 1 x 256", "T", \
-      IQ4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 23, 136, 256, 1) \
+      IQ4, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 23, 136, 256, 1) \
     X(INT4_S8, int4_s8, 31, "4-bit, one scale in T, and maybe a zero point, for 1 x 32, 64 or 128", "8-bit, one scale for 1 x 32", \
       U4B8, S8, 4, 8, T, 1, 0, F32, 1, 32, 0, 0, 0, 1, 2, 3, 32, 64, 128, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
     X(MXFP4_S8, mxfp4_s8, 32, "e2m1, one power of two (e8m0) for 1 x 32", "8-bit, one scale for 1 x 32", \

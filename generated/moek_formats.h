@@ -23,7 +23,11 @@
  * words.  place: where, of lane q of each four.  codes[i][h]: of group i, columns 16h + 4q to 16h + 4q + 3, a byte
  * each, UP bits up, with the bits of BASE (UP and BASE are 0 for codes of 8 bits); b, b1: the block of group 0, and of
  * group 1.  factors: scales and minimums of the parts n and n + 1 of the block at b, n even; of blocks of 32 columns,
- * of those at b and at b1; scales times `by`. */
+ * of those at b and at b1; scales times `by`.
+ *
+ * For gemm/fragments_blocks.cuh, the same formats tiled: bits of the planes of a code and of a scale or minimum; TOPS,
+ * how many f16 multiply these; SIGN of minimums; tiled_scale: their number; CODEBOOK: codebook makes integers, 128
+ * more, of four codes. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
 #include "../include/moek/kernel/blocks.h"
@@ -63,7 +67,7 @@ struct moek_format_bf16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = MOEK_DTYPE_BF16,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -83,7 +87,7 @@ struct moek_format_fp16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = MOEK_DTYPE_FP16,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -103,7 +107,7 @@ struct moek_format_fp8t_ {
         W_SCALED_BY = 1, X_TENSOR = 1, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -148,7 +152,7 @@ struct moek_format_fp8c_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -196,7 +200,7 @@ struct moek_format_fp8b128_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -236,7 +240,7 @@ struct moek_format_mxfp8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 1, X_CHECKED = 1, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 1,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -284,7 +288,7 @@ struct moek_format_fp8t_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -316,7 +320,7 @@ struct moek_format_fp8c_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -348,7 +352,7 @@ struct moek_format_fp8b128_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 1, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -375,7 +379,7 @@ struct moek_format_mxfp4_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -411,7 +415,7 @@ struct moek_format_mxfp4_a8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 1,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -458,7 +462,7 @@ struct moek_format_nvfp4_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 1, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -494,7 +498,7 @@ struct moek_format_nvfp4_a4_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 1, X_GLOBAL_SCALE = 1, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 1,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint32_t x_codes;
@@ -527,7 +531,7 @@ struct moek_format_int4_a16_b32_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -558,7 +562,7 @@ struct moek_format_int4_a16_b64_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -589,7 +593,7 @@ struct moek_format_int4_a16_b128_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -620,7 +624,7 @@ struct moek_format_int4_a16_b0_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -656,7 +660,7 @@ struct moek_format_int4_a8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -700,7 +704,7 @@ struct moek_format_int8_a8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 1, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 1, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 1
     };
     typedef uint2 x_codes;
@@ -749,7 +753,7 @@ struct moek_format_int8_a16_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 1, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 1, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -781,7 +785,7 @@ struct moek_format_nvfp4_a8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 1, DTYPE = 0,
         GLOBAL_SCALE = 1, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 1, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
@@ -825,14 +829,23 @@ struct moek_format_q8_0_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 1, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 1, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 34, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
-        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1
+        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
+        PLANE_BITS = 8, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        float f[2];
+        moek_from_t2_(f, code, MOEK_DTYPE_FP16);
+        return f[0];
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -867,14 +880,23 @@ struct moek_format_q4_0_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
-        CODE_BITS = 4, MIDDLE = 8, SHARED_WORDS = 1
+        CODE_BITS = 4, MIDDLE = 8, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        float f[2];
+        moek_from_t2_(f, code, MOEK_DTYPE_FP16);
+        return f[0];
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -905,14 +927,23 @@ struct moek_format_q4_1_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 20, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1,
-        CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1
+        CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        float f[2];
+        moek_from_t2_(f, code, MOEK_DTYPE_FP16);
+        return f[0];
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -944,14 +975,23 @@ struct moek_format_q5_0_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 22, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
-        CODE_BITS = 5, MIDDLE = 16, SHARED_WORDS = 1
+        CODE_BITS = 5, MIDDLE = 16, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        float f[2];
+        moek_from_t2_(f, code, MOEK_DTYPE_FP16);
+        return f[0];
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -987,14 +1027,23 @@ struct moek_format_q5_1_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 24, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1,
-        CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1
+        CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        float f[2];
+        moek_from_t2_(f, code, MOEK_DTYPE_FP16);
+        return f[0];
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -1031,14 +1080,21 @@ struct moek_format_q2_k_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 84, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 1,
-        CODE_BITS = 2, MIDDLE = 0, SHARED_WORDS = 1
+        CODE_BITS = 2, MIDDLE = 0, SHARED_WORDS = 1,
+        PLANE_BITS = 2, MORE_BITS = 0, SCALE_BITS = 4, TOPS = 2, CODEBOOK = 0, SIGN = -1
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        return moek_from_u4_((uint8_t)code);
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -1076,14 +1132,21 @@ struct moek_format_q3_k_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 110, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0,
-        CODE_BITS = 3, MIDDLE = 4, SHARED_WORDS = 1
+        CODE_BITS = 3, MIDDLE = 4, SHARED_WORDS = 1,
+        PLANE_BITS = 2, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 0, SIGN = 0
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        return moek_from_u6b32_((uint8_t)code);
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -1123,14 +1186,21 @@ struct moek_format_q4_k_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 144, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1,
-        CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1
+        CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        return moek_from_u6_((uint8_t)code);
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -1170,14 +1240,21 @@ struct moek_format_q5_k_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 176, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1,
-        CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1
+        CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        return moek_from_u6_((uint8_t)code);
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -1222,14 +1299,21 @@ struct moek_format_q6_k_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 210, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0,
-        CODE_BITS = 6, MIDDLE = 32, SHARED_WORDS = 2
+        CODE_BITS = 6, MIDDLE = 32, SHARED_WORDS = 2,
+        PLANE_BITS = 4, MORE_BITS = 2, SCALE_BITS = 8, TOPS = 1, CODEBOOK = 0, SIGN = 0
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        return moek_from_s8_((uint8_t)code);
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -1268,14 +1352,23 @@ struct moek_format_iq4_nl_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
-        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1
+        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 1, SIGN = 0
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        float f[2];
+        moek_from_t2_(f, code, MOEK_DTYPE_FP16);
+        return f[0];
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return moek_codebook_iq4_(codes); }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -1310,14 +1403,21 @@ struct moek_format_iq4_xs_a16_ {
         W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 0, W_SPLIT = 0, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = 0, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
         X_INTEGER = 0
     };
     typedef uint2 x_codes;
     enum {
         BLOCK_BYTES = 136, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 0,
-        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1
+        CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 1, SIGN = 0
     };
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        return moek_from_u6b32_((uint8_t)code);
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return moek_codebook_iq4_(codes); }
     MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
     {
         const int c = 32 * j;
@@ -1356,7 +1456,7 @@ struct moek_format_int4_s8_b32_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 1
     };
     typedef uint2 x_codes;
@@ -1387,7 +1487,7 @@ struct moek_format_int4_s8_b64_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 1
     };
     typedef uint2 x_codes;
@@ -1418,7 +1518,7 @@ struct moek_format_int4_s8_b128_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 1,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, INNER_BF16 = 0,
+        NO_ZERO = 8, INNER = MOEK_DTYPE_FP16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 0,
         X_INTEGER = 1
     };
     typedef uint2 x_codes;
@@ -1449,7 +1549,7 @@ struct moek_format_mxfp4_s8_ {
         W_SCALED_BY = 1, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
         GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
         W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
-        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, INNER_BF16 = 1,
+        NO_ZERO = 0, INNER = MOEK_DTYPE_BF16, INTEGER = 0, IN_BLOCKS = 0, INNER_BF16 = 1,
         X_INTEGER = 1
     };
     typedef uint2 x_codes;

@@ -3,7 +3,7 @@
  * granule, m, arch, threads, shared, name, row, block, reads, traits, scratch, flags, max_tokens, ring, pages)
  * defined: the table, a line a kernel that is wanted, best first. */
 #include "../include/moek/want.h"
-#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 89) || MOEK_WANT_(MOEK_FP8C, 0, 0, 89) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12) || MOEK_WANT_(MOEK_BF16, 0, 0, 12) || MOEK_WANT_(MOEK_FP16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0))
+#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 89) || MOEK_WANT_(MOEK_FP8C, 0, 0, 89) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12) || MOEK_WANT_(MOEK_BF16, 0, 0, 12) || MOEK_WANT_(MOEK_FP16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0))
 #error "moek: MOEK_HIDDEN, MOEK_BLOCK, MOEK_QUANT and MOEK_ARCH leave no kernel; ./moek gen list shows what there is"
 #endif
 #ifndef MOEK_EACH_SHIPPED_
@@ -159,6 +159,30 @@
     X(DOWN, MOEK_INT4_A16, 0, 64, 80) \
     X(DOWN, MOEK_INT4_A16, 0, 128, 80) \
     X(DOWN, MOEK_INT4_A16, 0, 0, 80) \
+    X(UP, MOEK_Q4_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q4_0_A16, 0, 0, 80) \
+    X(UP, MOEK_Q4_1_A16, 0, 0, 80) \
+    X(UP, MOEK_Q5_0_A16, 0, 0, 80) \
+    X(UP, MOEK_IQ4_NL_A16, 0, 0, 80) \
+    X(UP, MOEK_IQ4_XS_A16, 0, 0, 80) \
+    X(UP, MOEK_Q6_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q8_0_A16, 0, 0, 80) \
+    X(UP, MOEK_Q2_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q3_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q5_K_A16, 0, 0, 80) \
+    X(UP, MOEK_Q5_1_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q4_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q4_0_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q4_1_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q5_0_A16, 0, 0, 80) \
+    X(DOWN, MOEK_IQ4_NL_A16, 0, 0, 80) \
+    X(DOWN, MOEK_IQ4_XS_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q6_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q8_0_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q2_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q3_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q5_K_A16, 0, 0, 80) \
+    X(DOWN, MOEK_Q5_1_A16, 0, 0, 80) \
     X(UP, MOEK_FP8T_A16, 0, 0, 80) \
     X(UP, MOEK_FP8C_A16, 0, 0, 80) \
     X(UP, MOEK_INT8_A16, 0, 0, 80) \
@@ -175,30 +199,6 @@
     X(DOWN, MOEK_NVFP4_A8, 0, 0, 80) \
     X(DOWN, MOEK_INT4_A8, 0, 0, 80) \
     X(DOWN, MOEK_NVFP4_A4, 0, 0, 80) \
-    X(UP, MOEK_Q8_0_A16, 0, 0, 80) \
-    X(UP, MOEK_Q4_0_A16, 0, 0, 80) \
-    X(UP, MOEK_Q4_1_A16, 0, 0, 80) \
-    X(UP, MOEK_Q5_0_A16, 0, 0, 80) \
-    X(UP, MOEK_Q5_1_A16, 0, 0, 80) \
-    X(UP, MOEK_Q2_K_A16, 0, 0, 80) \
-    X(UP, MOEK_Q3_K_A16, 0, 0, 80) \
-    X(UP, MOEK_Q4_K_A16, 0, 0, 80) \
-    X(UP, MOEK_Q5_K_A16, 0, 0, 80) \
-    X(UP, MOEK_Q6_K_A16, 0, 0, 80) \
-    X(UP, MOEK_IQ4_NL_A16, 0, 0, 80) \
-    X(UP, MOEK_IQ4_XS_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q8_0_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q4_0_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q4_1_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q5_0_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q5_1_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q2_K_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q3_K_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q4_K_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q5_K_A16, 0, 0, 80) \
-    X(DOWN, MOEK_Q6_K_A16, 0, 0, 80) \
-    X(DOWN, MOEK_IQ4_NL_A16, 0, 0, 80) \
-    X(DOWN, MOEK_IQ4_XS_A16, 0, 0, 80) \
     X(COMBINE, 0, 0, 0, 80) \
     X(REPACK, 0, 0, 0, 80) \
     X(UP, MOEK_MXFP4_A16, 0, 0, 12) \
@@ -634,6 +634,12 @@
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
 #include "down_fragments_mma_sm80.h"
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+#include "up_fragments_mma_blocks_sm80.h"
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+#include "down_fragments_mma_blocks_sm80.h"
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80)
 #include "up_fragments_mma_bytes_sm80.h"
@@ -2191,6 +2197,288 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 80, 256, 86656, moek_down_int4_a16_
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 80, 256, 84736, moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 8, 80, 256, 47648, moek_up_q4_k_a16_h0_on_sm80_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 8, 80, 256, 43296, moek_up_q4_0_a16_h0_on_sm80_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 8, 80, 256, 48416, moek_up_q4_1_a16_h0_on_sm80_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 8, 80, 256, 49440, moek_up_q5_0_a16_h0_on_sm80_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 8, 80, 256, 43296, moek_up_iq4_nl_a16_h0_on_sm80_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 8, 80, 256, 42912, moek_up_iq4_xs_a16_h0_on_sm80_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 8, 80, 256, 88864, moek_up_q6_k_a16_h0_on_sm80_m8n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 8, 80, 256, 86304, moek_up_q8_0_a16_h0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 8, 80, 256, 47392, moek_up_q2_k_a16_h0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 8, 80, 256, 48416, moek_up_q3_k_a16_h0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 8, 80, 256, 92960, moek_up_q5_k_a16_h0_on_sm80_m8n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 8, 80, 256, 94496, moek_up_q5_1_a16_h0_on_sm80_m8n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 16, 80, 256, 86848, moek_up_q4_k_a16_h0_on_sm80_m16n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 16, 80, 256, 99136, moek_up_q5_k_a16_h0_on_sm80_m16n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 16, 80, 256, 94016, moek_up_q6_k_a16_h0_on_sm80_m16n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 16, 80, 256, 90432, moek_up_q8_0_a16_h0_on_sm80_m16n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 16, 80, 256, 46400, moek_up_q4_0_a16_h0_on_sm80_m16n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 32, 80, 256, 99200, moek_up_q4_k_a16_h0_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 32, 80, 256, 92544, moek_up_q4_0_a16_h0_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 32, 80, 256, 100736, moek_up_q4_1_a16_h0_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 32, 80, 256, 92544, moek_up_iq4_nl_a16_h0_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 32, 80, 256, 91776, moek_up_iq4_xs_a16_h0_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 32, 80, 256, 80256, moek_up_q2_k_a16_h0_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 32, 80, 256, 83840, moek_up_q3_k_a16_h0_on_sm80_m32n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 32, 80, 256, 86400, moek_up_q6_k_a16_h0_on_sm80_m32n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 32, 80, 256, 98688, moek_up_q8_0_a16_h0_on_sm80_m32n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 32, 80, 256, 95360, moek_up_q5_k_a16_h0_on_sm80_m32n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 32, 80, 256, 89472, moek_up_q5_0_a16_h0_on_sm80_m32n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 32, 80, 256, 96640, moek_up_q5_1_a16_h0_on_sm80_m32n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 64, 80, 256, 91648, moek_up_q4_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 64, 80, 256, 84480, moek_up_q4_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 64, 80, 256, 99840, moek_up_q5_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 64, 80, 256, 92672, moek_up_q4_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 64, 80, 256, 92672, moek_up_q5_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 64, 80, 256, 100864, moek_up_q5_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 64, 80, 256, 84480, moek_up_iq4_nl_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 64, 80, 256, 84992, moek_up_q6_k_a16_h0_on_sm80_m64n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 64, 80, 256, 91648, moek_up_q8_0_a16_h0_on_sm80_m64n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 64, 80, 256, 101248, moek_up_iq4_xs_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 64, 80, 256, 98816, moek_up_q2_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 64, 80, 256, 97024, moek_up_q3_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 96, 80, 256, 85888, moek_up_q4_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 96, 80, 256, 97408, moek_up_q6_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 96, 80, 256, 92032, moek_up_q5_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 96, 80, 256, 100992, moek_up_q4_0_a16_h0_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 128, 80, 256, 98304, moek_up_q4_k_a16_h0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 128, 80, 256, 91904, moek_up_q4_0_a16_h0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 8, 80, 256, 47648, moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 8, 80, 256, 43296, moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 8, 80, 256, 48416, moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 8, 80, 256, 49440, moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 8, 80, 256, 43296, moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 8, 80, 256, 42912, moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 8, 80, 256, 88864, moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 8, 80, 256, 86304, moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 8, 80, 256, 47392, moek_down_q2_k_a16_h0_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 8, 80, 256, 48416, moek_down_q3_k_a16_h0_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 8, 80, 256, 92960, moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 8, 80, 256, 94496, moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 16, 80, 256, 86848, moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 16, 80, 256, 99136, moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 16, 80, 256, 94016, moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 16, 80, 256, 90432, moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 16, 80, 256, 46400, moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 16, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 32, 80, 256, 99200, moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 32, 80, 256, 92544, moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 32, 80, 256, 100736, moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 32, 80, 256, 92544, moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 32, 80, 256, 91776, moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 32, 80, 256, 80256, moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 32, 80, 256, 83840, moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 32, 80, 256, 86400, moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 32, 80, 256, 98688, moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 32, 80, 256, 95360, moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 32, 80, 256, 89472, moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 32, 80, 256, 96640, moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 64, 80, 256, 91648, moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 64, 80, 256, 84480, moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 64, 80, 256, 99840, moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 64, 80, 256, 92672, moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 64, 80, 256, 92672, moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 64, 80, 256, 100864, moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 64, 80, 256, 84480, moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 64, 80, 256, 84992, moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 64, 80, 256, 91648, moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 64, 80, 256, 101248, moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 64, 80, 256, 98816, moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 64, 80, 256, 97024, moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 96, 80, 256, 85888, moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 96, 80, 256, 97408, moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 96, 80, 256, 92032, moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 96, 80, 256, 100992, moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 128, 80, 256, 98304, moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 128, 80, 256, 91904, moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 8, 80, 256, 97568, moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)

@@ -83,6 +83,11 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_repack_args *const a = (const moek_repack_args *)args;
     if (!a || a->experts < 1) return MOEK_OK;
+    if (a->block) {
+        if (!moek_file_tiles_take_(a, a->block)) return MOEK_E_ARGUMENT;
+        moek_parallel_for_(stream, (long long)a->experts * (a->w_rows / 64), moek_file_tile_task_, a);
+        return MOEK_OK;
+    }
     if (!a->panels || a->w_rows < 16 || a->n % 16 || (a->w_rows != a->n && a->w_rows != 2 * a->n) ||
         !a->row_bytes || (a->codes ? a->row_bytes % 16 : !a->zeros && (a->group < 1 || a->row_bytes % a->group)))
         return MOEK_E_ARGUMENT;

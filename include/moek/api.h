@@ -322,6 +322,7 @@ size_t      moek_alignment(const moek_plan *plan, const char *field);
  * same.  docs/formats.md draws both orders.  config.weight_layout of this plan does not matter.
  *   tiled   hidden and inter multiples of 128 bytes.  Weights of 4 bits, and of 8 and x in T, are fragments, and serve
  *           this format alone: multiples of 64.  Scales and zero points of 4-bit weights are repacked, too
+ *           Blocks of GGUF files (moek_format.only_blocks): whole blocks to as many bytes, with all that is in them
  *   panels  hidden, inter and inter_offset multiples of 32.  Scales of one row and some columns are repacked, too, and
  *           zero points of such
  * Scales of whole rows and global scales stay as they are.  up_layout SEPARATE: on a GPU moek_repack_up refuses it; on

@@ -87,7 +87,7 @@ enum { MOEK_UP_DEFAULT, MOEK_UP_GATE_UP, MOEK_UP_INTERLEAVED, MOEK_UP_SWAPPED, M
 enum { MOEK_UP_SCALES_TOGETHER, MOEK_UP_SCALES_SEPARATE };         /* moek_weights: w_up_scale */
 enum { MOEK_WEIGHTS_CHECKPOINT, MOEK_WEIGHTS_TILED, MOEK_WEIGHTS_PANELS, MOEK_WEIGHTS_BLOCKS };
             /* as below; as moek_repack_up and _down make them, TILED for GPUs, PANELS for CPUs; blocks as a GGUF
-               file has them (moek/format.h), for CPUs and by the sm80 kernels of GPUs */
+               file has them (moek/format.h), for CPUs and by the sm80 kernels of GPUs; TILED, these read them faster */
 enum { MOEK_CPU_BEST, MOEK_CPU_PLAIN };               /* config.cpu; or MOEK_ARCH_AVX2, ... */
 enum { MOEK_SCALE_ROW, MOEK_SCALE_COLUMN, MOEK_SCALE_PACKED };     /* moek/ops.h: quant */
 

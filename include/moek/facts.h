@@ -121,13 +121,14 @@ size_t moek_element_bytes(int element, size_t columns)
 {
     return element > 0 && element < MOEK_ELEMENT_COUNT_ ? (columns * (size_t)moek_element_bits_[element] + 7) / 8 : 0;
 }
-/* Do weights lie in blocks of a file? */
+/* Do weights lie in blocks of a file, and not tiled? */
 static int moek_in_blocks_(const moek_format *f, int weight_layout)
 {
-    return f->only_blocks || (weight_layout == MOEK_WEIGHTS_BLOCKS && moek_block_of(f->file_type));
+    if (f->only_blocks) return weight_layout != MOEK_WEIGHTS_TILED || f->tiled != MOEK_READS_FRAGMENTS;
+    return weight_layout == MOEK_WEIGHTS_BLOCKS && moek_block_of(f->file_type);
 }
 /* How the weights of an op lie.  config.weight_layout is one word for both formats: blocks are where a format has them,
- * and a format that has nothing else lies in blocks under any word. */
+ * and a format that has nothing else, or is tiled there, lies in blocks under any word. */
 static int moek_layout_at_(const moek_config *c, int op)
 {
     const int blocks = moek_in_blocks_(moek_format_of(moek_quant_at_(c, op)), c->weight_layout);
@@ -136,7 +137,7 @@ static int moek_layout_at_(const moek_config *c, int op)
 }
 size_t moek_weight_bytes(const moek_format *f, int weight_layout, size_t columns)
 {
-    if (!moek_in_blocks_(f, weight_layout)) return moek_element_bytes(f->w, columns);
+    if (!f->only_blocks && !moek_in_blocks_(f, weight_layout)) return moek_element_bytes(f->w, columns);
     return (columns + (size_t)f->file_columns - 1) / (size_t)f->file_columns * (size_t)f->file_bytes;
 }
 size_t moek_scale_count(const moek_scale_shape *of, size_t rows, size_t columns)

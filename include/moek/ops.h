@@ -328,7 +328,7 @@ typedef struct moek_combine_args {
  *   back.
  *   Row j of w goes to row to(j).  Gated, with F the smaller of gate_first and up_first, S the larger:
  *   to(F + i * w_step) = i / 8 * 16 + i % 8, and to(S + i * w_step) = i / 8 * 16 + 8 + i % 8.  Else to(j) = j.
- *   Four kinds, by `codes`, `group` and `zeros`:
+ *   Five kinds, by `codes`, `group`, `zeros` and `block`:
  *     bytes      (codes 0, group 0) byte b of row j of expert e goes to  ((e * steps + b / 128) * w_rows + to(j)) * 128
  *                + b % 128,  steps = row_bytes / 128.
  *     fragments  (codes: MOEK_ELEMENT_E2M1 or _U4B8, 4 bits) for wgmma with w in registers.  64 rows and 64 of k are
@@ -355,7 +355,17 @@ typedef struct moek_combine_args {
  *     zeros      (group: zero points of a row in 64 of k, 2, or 1 if one is for more; zeros 1) of 4 bits; row_bytes: of
  *                a row, from a byte on.  [experts][w_rows / 64][2 * row_bytes / group][warp 4][g 8][group] bytes, bits
  *                0 to 3 of row 16v + g, bits 4 to 7 of row 16v + 8 + g.
- *   panels (MOEK_WEIGHTS_PANELS): what kernels of CPUs read; rows of cpu do this, and nothing else; others refuse it.
+ *     blocks     (block: moek/format.h) of a GGUF file, row_bytes of whole ones, 64 columns or more.  As many bytes,
+ *                [experts][w_rows / 64], and of 64 rows [k / 64] units; of blocks of 256 columns behind each four units
+ *                their f16: [64 rows] the scale's, or the scale's and the minimum's.  A unit has the planes of codes,
+ *                one behind the other, then [64 rows] the scales of 64 of k and the minimums, bit behind bit, in their
+ *                width: 12 bits or whole bytes a row.  A plane of b bits: [b / 4, at least 1][warp 4][lane 32][b, at
+ *                most 4] words of 32 bits.  Lane 4g + q of warp v has rows 16v + g and 16v + 8 + g, of each 16 of k the
+ *                columns 2q, 2q + 1, 2q + 8 and 2q + 9.  Of 16 of k number i, code (row, column) is number
+ *                4i + row / 8 % 2 + column / 8 * 2: in word b * number / 16, from bit b * number % 16 on of the low
+ *                half if the column is even, else of the high half.
+ *   panels (MOEK_WEIGHTS_PANELS): what kernels of CPUs read; rows of cpu do this and blocks, and nothing else; others
+ *   refuse it.
  *   n is a multiple of 16.  Gated: to(gate_first + i * w_step) = i / 16 * 32 + i % 16, to(up_first + i * w_step) =
  *   i / 16 * 32 + 16 + i % 16.  Else to(j) = j.  Three kinds:
  *     items      (group: bytes of an item; weights of 8 and 16 bits: 4) [experts][w_rows / 16][row_bytes / group]
@@ -376,6 +386,7 @@ typedef struct moek_repack_args {
     int zeros;                      /* 1: the kind, see above                                                        */
     int columns;                    /* fragments: of a scale of w                                                    */
     int panels;                     /* 1: the order of CPUs, as above                                                */
+    const struct moek_block *block; /* the kind, see above; read by the host                                         */
 } moek_repack_args;
 
 /* expand: weights of e2m1 in fragments for activations in e4m3, with their scales, to e4m3 and scales in f32, in the

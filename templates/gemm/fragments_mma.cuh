@@ -27,30 +27,38 @@
 #ifndef MOEK_GEMM_FRAGMENTS_MMA_CUH
 #define MOEK_GEMM_FRAGMENTS_MMA_CUH
 #include "../../include/moek/kernel/act.h"
+#include "fragments_blocks.cuh"
 #include "fragments_finish.cuh"
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_mma_ {
+    typedef moek_tiled_blocks_<Format, Format::IN_BLOCKS> File;
     enum {
         UP = OP == MOEK_OP_UP, THREADS = 256,
+        OF_FILE = Format::IN_BLOCKS,                    /* blocks of GGUF files: codes, scales and f16 side by side */
         COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; 0: all, and then it acts in the epilogue */
-        BY_ROW = COLUMNS == 0, ZERO = Format::ZERO,     /* ZERO: there may be zero points */
-        BYTES = Format::W_BITS == 8, BY_BLOCK = BYTES && !BY_ROW,      /* BY_BLOCK: scales are for 128 x 128 */
+        BY_ROW = COLUMNS == 0 && !OF_FILE, ZERO = Format::ZERO,        /* ZERO: there may be zero points */
+        BYTES = Format::W_BITS == 8 && !OF_FILE, BY_BLOCK = BYTES && !BY_ROW,          /* scales are for 128 x 128 */
         TALL = M >= 96,
         WM = M >= 64 ? 2 : 1, WN = 8 / WM,              /* warps by rows of a, by rows of w; 8s and 16s of each warp: */
         NI = M / (8 * WM), MI = N / (16 * WN), SUMS = MI * NI * 4,
         /* Scales of a row in 64 of k; bytes of two rows' scales; bytes of 64 rows; so many times in 128 of k. */
-        G = !BY_ROW && COLUMNS < 64 ? 64 / (COLUMNS + BY_ROW) : 1,
-        EACH = BY_ROW || BYTES ? 0 : 2 * G * Format::W_SCALE_BITS / 8, WORDS = EACH > 0 ? EACH / 4 : 1,
+        G = !BY_ROW && !OF_FILE && COLUMNS < 64 ? 64 / (COLUMNS + BY_ROW + OF_FILE) : 1,
+        EACH = BY_ROW || BYTES || OF_FILE ? 0 : 2 * G * Format::W_SCALE_BITS / 8, WORDS = EACH > 0 ? EACH / 4 : 1,
         OF_64 = 32 * EACH, ZEROS_64 = ZERO ? OF_64 / 4 : 0, UNITS = COLUMNS < 128 ? 2 : 1,
-        WORDS_16 = Format::W_BITS / 4,                  /* 16s of bytes of codes of a lane, of 16 rows of w, 64 of k */
-        W_64 = 2048 * WORDS_16,                         /* bytes of codes of 64 rows of w */
+        WORDS_16 = File::PLANE == 8 ? 2 : 1,            /* 16s of bytes of codes of a lane, of 16 rows of w, 64 of k */
+        W_64 = OF_FILE ? File::UNIT + File::TOP : 2048 * WORDS_16,     /* bytes of codes of 64 rows of w */
         X_64 = 128,                                     /* of a row of a */
         CODES = M * X_64, SCALES = CODES + N / 64 * W_64,     /* in a stage */
         ZEROS = SCALES + (BY_BLOCK ? N / 8 : N / 64 * OF_64),
         STAGE = ZEROS + N / 64 * ZEROS_64, RING = STAGES * STAGE,
         SCHEDULE = 8448, ORDER = 2 * MOEK_SELF_SORT,
-        SHARED = RING + SCHEDULE + ORDER + 4 * M,
+        /* Of blocks: short tiles multiply sums of a group by its scale, and sums of x by its minimum; others weights,
+         * in f32, which are rounded once.  LESS: codes are more than integers, and sums begin with so much less. */
+        IN_SUMS = OF_FILE && M <= 32, LESS = IN_SUMS && NI == 1 && File::BITS < 8, IN_WEIGHTS = OF_FILE && !IN_SUMS,
+        OF_X = LESS || (IN_SUMS && File::MINIMUM),      /* sums of x are needed */
+        HEAD = File::GROUPS * File::EACH, HEADS = OF_FILE ? 8 * MI * 16 * HEAD * 4 : 0,         /* of a row; all */
+        SHARED = RING + SCHEDULE + ORDER + 4 * M + HEADS,
         BLOCKS = SHARED <= 50176 ? 2 : 1,               /* of an SM of 100 KB, of which each takes 1 KB more */
         X_SETS = NI == 1 ? 4 : 2,                       /* 16s of k of a in registers: ldmatrix brings two at a time */
         ROWS = (M * 8 + THREADS - 1) / THREADS          /* rows of a of which a thread copies 16 bytes */
@@ -60,7 +68,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * range of it. */
     struct block {
         unsigned char *ring;
-        int x_at, codes_at, scales_at, zeros_at;
+        int x_at, codes_at, more_at, scales_at, zeros_at;
+        float *heads;                                   /* OF_FILE: [rows of the warp][HEAD] */
         uint16_t *order;                                /* [slots]: by expert, where the block sorts */
         int *rows;                                      /* [M]: where the tile's rows go, or -1 */
         moek_work_range_ range;
@@ -75,7 +84,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         int tile_index, step, until, rows, last;        /* rows: of the tile; last: of its 64s of w; -1: no tile */
     };
     enum {
-        PASS = 16 * THREADS / W_64, PASSES = N / 64 / PASS,            /* 64s of w that all threads copy at once */
+        PASS = OF_FILE ? N / 64 : 16 * THREADS / W_64,  /* 64s of w that all threads copy at once */
+        PASSES = N / 64 / PASS,
+        OF_64_THREADS = OF_FILE ? THREADS / (N / 64) : W_64 / 16,      /* that copy of the same 64 rows of w */
         SCALES_FROM = THREADS - N / 64 * OF_64 / 16, ZEROS_FROM = THREADS / 2,         /* the first threads that do */
         OF_SCALES = OF_64 > 0 ? OF_64 / 16 : 1, OF_ZEROS = ZEROS_64 > 0 ? ZEROS_64 / 16 : 1       /* threads of 64 */
     };
@@ -84,6 +95,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         uint32_t x[X_SETS][NI][2], w[2][MI][4];
         moek_words_ codes[MI][WORDS_16];
         float by[2];                                    /* BY_BLOCK: scales of rows g and g + 8, of the last 128 of k */
+        uint32_t more[MI][File::MORE ? File::MORE : 1];                /* OF_FILE: the second plane */
         uint32_t scales[MI][WORDS], zeros[MI], odd;     /* odd: of 8 bits, rows with a NaN */
     };
 
@@ -103,7 +115,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* To stage `step` of tile c->tile_index, if there is such a tile. */
     MOEK_DEVICE void seat(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, int step)
     {
-        enum { TWO = BY_ROW ? 1 : 2 * COLUMNS };
+        enum { TWO = COLUMNS > 0 ? 2 * COLUMNS : 1 };
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
         const int t = threadIdx.x, scales_t = t - SCALES_FROM, zeros_t = t - ZEROS_FROM;
         const unsigned blocks = (unsigned)a->w_rows / 64;
@@ -122,8 +134,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         c->last = min(N / 64 - 1, (int)blocks - 1 - tile->j * (N / 64));
         first = (size_t)tile->e * blocks + (unsigned)tile->j * (N / 64);
         c->apart = PASS * codes_row;
-        c->codes = (const unsigned char *)a->w.codes + (first + (unsigned)t / (W_64 / 16)) * codes_row +
-                   (unsigned)step * W_64 + t % (W_64 / 16) * 16;
+        if constexpr (OF_FILE)
+            c->codes = (const unsigned char *)a->w.codes + (first + (unsigned)t / OF_64_THREADS) * File::of_rows(b->k) +
+                       File::of_step(step) + t % OF_64_THREADS * 16;
+        else
+            c->codes = (const unsigned char *)a->w.codes + (first + (unsigned)t / OF_64_THREADS) * codes_row +
+                       (unsigned)step * W_64 + t % OF_64_THREADS * 16;
         if constexpr (BY_BLOCK) {                       /* half t % 2 of 64 rows of w: their scales */
             const moek_gate_up *const h = &a->gate_up;
             const int column = tile->j0 + t / 2 * (UP && a->w_rows > b->n ? 32 : 64);
@@ -131,7 +147,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                (MOEK_HALF_(h->shift, t % 2) + min(column, b->n - 1) * h->step) / 128;
             c->scales = (const unsigned char *)(MOEK_HALF_(h->scales, t % 2) + row * (((unsigned)b->k + 127) / 128) +
                                                 step / 2);
-        } else if constexpr (!BY_ROW)
+        } else if constexpr (!BY_ROW && !OF_FILE)
             c->scales = (const unsigned char *)a->w.scales +
                         (first + (size_t)max(scales_t, 0) / OF_SCALES) * scales_row +
                         (unsigned)(step / (3 - UNITS)) * OF_64 + max(scales_t, 0) % OF_SCALES * 16;
@@ -146,6 +162,21 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 c->row[i] = (unsigned)source_of(a, b, tile->row0 + r) * ((unsigned)a->a_row_bytes / 16) + t % 8;
         }
     }
+    /* OF_FILE: a stage's codes and scales, and the f16 of the blocks behind them, which stages of a block share. */
+    MOEK_DEVICE void copy_units(unsigned char *stage, const copies *c)
+    {
+        enum { AT_ONCE = 16 * OF_64_THREADS };
+        const int of_64 = threadIdx.x / OF_64_THREADS, at = threadIdx.x % OF_64_THREADS * 16;
+        const int apart = File::to_top(c->step) - File::UNIT;
+        unsigned char *const to = stage + CODES + of_64 * W_64 + at;
+        int i;
+        if (of_64 > c->last) return;
+        #pragma unroll
+        for (i = 0; i < W_64; i += AT_ONCE)
+            if (i + AT_ONCE <= W_64 || at + i < W_64)
+                moek_cp_async16_(to + i, c->codes + i + (i + AT_ONCE > File::UNIT && at + i >= File::UNIT ? apart : 0),
+                                 16);
+    }
     /* A stage is asked for, if there is one, and a group closed. */
     MOEK_DEVICE void ask(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, unsigned char *stage,
                          int zero)
@@ -156,14 +187,15 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             const int new_unit = UNITS == 2 || c->step % 2;            /* the next 64 of k have other scales */
             unsigned char *const codes_to = stage + CODES + t * 16, *const x_to = stage + t / 8 * X_64 +
                                                                                   (t % 8 ^ t / 8 % 8) * 16;
+            if constexpr (OF_FILE) copy_units(stage, c);
             #pragma unroll
-            for (i = 0; i < PASSES; i++)
-                if (t / (W_64 / 16) + i * PASS <= c->last)
+            for (i = 0; i < PASSES && !OF_FILE; i++)
+                if (t / OF_64_THREADS + i * PASS <= c->last)
                     moek_cp_async16_(codes_to + i * THREADS * 16, c->codes + (size_t)i * c->apart, 16);
             if constexpr (BY_BLOCK) {
                 if (t < N / 32) moek_cp_async4_(stage + SCALES + t * 4, c->scales);
                 if (new_unit) c->scales += 4;
-            } else if constexpr (!BY_ROW) {
+            } else if constexpr (!BY_ROW && !OF_FILE) {
                 if (scales_t >= 0 && scales_t / OF_SCALES <= c->last)
                     moek_cp_async16_(stage + SCALES + scales_t * 16, c->scales, 16);
                 if (new_unit) c->scales += OF_64;
@@ -178,7 +210,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             for (i = 0; i < ROWS; i++)
                 if (t / 8 + i * (THREADS / 8) < c->rows)
                     moek_cp_async16_(x_to + i * (THREADS / 8) * X_64, c->x + (size_t)c->row[i] * 16, 16);
-            c->codes += W_64;
+            if constexpr (OF_FILE) c->codes += File::UNIT + (c->step % File::UNITS == File::UNITS - 1 ? File::TOP : 0);
+            else c->codes += W_64;
             c->x += X_64;
             if (++c->step == c->until) {
                 c->tile_index += b->range.stride;
@@ -206,6 +239,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         b->x_at = kept(NI == 1 ? r * X_64 + (matrix ^ r) * 16
                                : (x_row() + matrix / 2 * 8 + r) * X_64 + (matrix % 2 ^ r) * 16);
         b->codes_at = kept(CODES + m16_of(0) / 4 * W_64 + m16_of(0) % 4 * 512 + lane * 16);
+        if constexpr (OF_FILE) {
+            const int m16 = m16_of(0), first = CODES + m16 / 4 * W_64;
+            b->codes_at = kept(first + (m16 % 4 * 32 + lane) * 4 * File::WORDS);
+            b->more_at = kept(first + 512 * File::PLANE + (m16 % 4 * 32 + lane) * 4 * File::MORE);
+            b->heads = (float *)(void *)(b->ring + RING + SCHEDULE + ORDER + 4 * M) +
+                       threadIdx.x / 32 * (MI * 16 * HEAD);
+        }
         b->scales_at = kept(SCALES + (BY_BLOCK ? m16_of(0) / 4 * 8 : (m16_of(0) * 8 + lane / 4) * EACH));
         b->zeros_at = kept(ZEROS + (m16_of(0) * 8 + lane / 4) * (EACH / 4));
     }
@@ -216,9 +256,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         #pragma unroll
         for (mi = 0; mi < MI; mi++) {
             #pragma unroll
-            for (i = 0; i < WORDS_16; i++)
+            for (i = 0; i < WORDS_16 && File::PLANE >= 4; i++)
                 o->codes[mi][i] = moek_load_words_(stage + b->codes_at + mi * 512 + i * 2048);
-            if constexpr (!BY_ROW && !BY_BLOCK) {
+            #pragma unroll
+            for (i = 0; i < File::PLANE && File::PLANE < 4; i++)
+                o->codes[mi][0].w[i] =
+                    ((const uint32_t *)(const void *)(stage + b->codes_at + mi * (128 * File::PLANE)))[i];
+            #pragma unroll
+            for (i = 0; i < File::MORE; i++)
+                o->more[mi][i] = ((const uint32_t *)(const void *)(stage + b->more_at + mi * (128 * File::MORE)))[i];
+            if constexpr (!BY_ROW && !BY_BLOCK && !OF_FILE) {
                 const unsigned char *const scales = stage + b->scales_at + mi * (8 * EACH);
                 #pragma unroll
                 for (i = 0; i < WORDS; i++) o->scales[mi][i] = ((const uint32_t *)(const void *)scales)[i];
@@ -250,10 +297,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
     /* 16 of k, number i of a stage, of 16 rows of w become T.  (What is not used of the 64 is not made.) */
-    MOEK_DEVICE void convert(operands *o, int mi, int i, int zero, int dtype)
+    MOEK_DEVICE void convert(operands *o, const block *b, int mi, int i, int zero, int dtype)
     {
         uint32_t *const to = o->w[i % 2][mi];
-        if constexpr (BYTES) {
+        if constexpr (IN_SUMS) {
+            File::template pairs<!LESS>(to, o->codes[mi], o->more[mi], i, dtype);
+        } else if constexpr (IN_WEIGHTS) {
+            weights(to, b, o, mi, i, dtype);
+        } else if constexpr (BYTES) {
             uint32_t pairs[4];
             Format::w_pairs(pairs, o->codes[mi][i / 2].w + i % 2 * 2, 0, 0, dtype);
             to[0] = pairs[0]; to[1] = pairs[2]; to[2] = pairs[1]; to[3] = pairs[3];
@@ -264,6 +315,50 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             #pragma unroll
             for (j = 0; j < 4; j++) to[j] = w[i][j];
         }
+    }
+    /* OF_FILE: scales and minimums of a stage, of this warp's rows of w. */
+    MOEK_DEVICE void take_heads(const block *b, const unsigned char *stage, int dtype)
+    {
+        const int lane = threadIdx.x % 32;
+        const float by = File::by(IN_WEIGHTS ? MOEK_DTYPE_BF16 : dtype);
+        const float by_min = (float)Format::SIGN * (LESS ? -1.0f / (1 << File::BITS) : 1.0f);
+        int r;
+        #pragma unroll
+        for (r = lane; r < MI * 16; r += 32) {
+            const int row = m16_of(0) * 16 + r;
+            const unsigned char *const unit = stage + CODES + row / 64 * W_64;
+            File::head(b->heads + r * HEAD, unit, unit + File::UNIT, row % 64, by, by_min);
+        }
+        __syncwarp();
+    }
+    /* Group j of this lane's rows g and g + 8 of 16: scales, and minimums. */
+    struct factors { float scale[2], min[2]; };
+    MOEK_DEVICE factors factors_of(const block *b, int mi, int j)
+    {
+        factors f;
+        int h;
+        #pragma unroll
+        for (h = 0; h < 2; h++) {
+            const float *const at = b->heads + (mi * 16 + h * 8 + threadIdx.x % 32 / 4) * HEAD + j * File::EACH;
+            f.scale[h] = at[0], f.min[h] = 0;
+            if constexpr (File::MINIMUM) {
+                const float2 both = *(const float2 *)(const void *)at;
+                f.scale[h] = both.x, f.min[h] = both.y;
+            }
+        }
+        return f;
+    }
+    /* IN_WEIGHTS: 16 of k of 16 rows of w, in f32 and then in T.  (bf16 has all codes, and f32 bf16.) */
+    MOEK_DEVICE void weights(uint32_t to[4], const block *b, const operands *o, int mi, int i, int dtype)
+    {
+        const factors f = factors_of(b, mi, i * 16 / File::COLUMNS);
+        uint32_t codes[4];
+        int n;
+        File::template pairs<1>(codes, o->codes[mi], o->more[mi], i, MOEK_DTYPE_BF16);
+        #pragma unroll
+        for (n = 0; n < 4; n++)
+            to[n] = moek_to_t2_(fmaf(moek_float_(codes[n] << 16), f.scale[n % 2], f.min[n % 2]),
+                                fmaf(moek_float_(codes[n] & 0xffff0000), f.scale[n % 2], f.min[n % 2]), dtype);
     }
     /* Codes of 8 bits of a stage: is there a NaN, which bf16 would not show?  (o->odd: as moek_spoil_ takes it.) */
     MOEK_DEVICE void look(operands *o, int dtype)
@@ -305,6 +400,27 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         return 0;
     }
+    /* OF_X: an Inf in x may make a NaN of two sums, where w times Inf is Inf: sums that are NaN are made again. */
+    MOEK_DEVICE void mend(const moek_gemm_args *a, const block *b, float *sum, const moek_tile_ *tile, int m16,
+                          int dtype)
+    {
+        const int row = tile->j * N + m16 * 16 + threadIdx.x % 32 / 4;
+        const size_t blocks = (size_t)tile->e * ((unsigned)a->w_rows / 64);
+        int i, j, odd = 0;
+        #pragma unroll
+        for (i = 0; i < NI * 4; i++) odd |= (sum[i] != sum[i]) << i;
+        #pragma unroll 1
+        for (i = 0; odd >> i; i++) {                    /* (the code is there once, or all the others would be slow) */
+            const int r = x_row() + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2, at = row + i % 4 / 2 * 8;
+            float again;
+            if (!(odd >> i & 1) || b->rows[r] < 0 || at >= a->w_rows) continue;
+            again = File::sum_again((const unsigned char *)a->w.codes + (blocks + at / 64) * File::of_rows(b->k),
+                                    at % 64, (const unsigned char *)a->a +
+                                    (size_t)source_of(a, b, tile->row0 + r) * (unsigned)a->a_row_bytes, b->k, dtype);
+            #pragma unroll
+            for (j = 0; j < NI * 4; j++) if (j == i) sum[j] = again;
+        }
+    }
     /* Scale, bias, activation, and out, of 16 rows of w.  sum: of rows g and g + 8 (gated: of gate and of up, or the
      * other way round), columns 2q and 2q + 1 of each 8 rows of a. */
     MOEK_DEVICE void finish(const moek_gemm_args *args, const block *b, float *sum, const moek_tile_ *tile, int m16,
@@ -318,6 +434,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         float scale[2] = { shift_factor, shift_factor }, bias[2] = {0, 0};
         int i;
         if (j >= n) return;
+        if constexpr (OF_X) mend(a, b, sum, tile, m16, dtype);
         moek_scale_and_bias_<UP, BY_ROW, Format>(scale, bias, args, tile->e, j, gated, dtype);
         #pragma unroll
         for (i = 0; i < NI * 4; i++) sum[i] = sum[i] * scale[i % 4 / 2] + bias[i % 4 / 2];
@@ -336,6 +453,50 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
 
+    /* IN_SUMS: what 16 of k give.  part: sums of a group; of_x: its sums of x, of 16 equal rows; LESS: times what codes
+     * are more than integers, and negative. */
+    struct parts { float part[IN_SUMS ? MI : 1][NI][4], of_x[OF_X ? NI : 1][4]; };
+    MOEK_DEVICE int first_of(int i) { return i * 16 % File::COLUMNS == 0; }
+    MOEK_DEVICE uint32_t x_times(int dtype)
+    {
+        if constexpr (LESS) return File::less(dtype);
+        else return dtype == MOEK_DTYPE_FP16 ? 0x3c003c00 : 0x3f803f80;
+    }
+    MOEK_DEVICE void sum_x(parts *p, const operands *o, int i, int dtype)
+    {
+        enum { AT_ONCE = LESS ? File::COLUMNS / 16 : 1 };              /* 16s of k, which are in registers */
+        const float none[4] = {0, 0, 0, 0};
+        int ni, j;
+        if constexpr (OF_X) {
+            const uint32_t w = x_times(dtype), rows[4] = { w, w, w, w };
+            #pragma unroll
+            for (ni = 0; ni < NI && (!LESS || first_of(i)); ni++)
+                #pragma unroll
+                for (j = i; j < i + AT_ONCE; j++)
+                    moek_mma_from_t_(p->of_x[ni], rows, o->x[j % X_SETS][ni], first_of(j) ? none : p->of_x[ni], dtype);
+        }
+    }
+    MOEK_DEVICE void add_part(parts *p, float sum[NI][4], const block *b, const operands *o, int mi, int i, int dtype)
+    {
+        const float none[4] = {0, 0, 0, 0};
+        int ni, h;
+        #pragma unroll
+        for (ni = 0; ni < NI; ni++) {
+            const float *const before = !first_of(i) ? p->part[mi][ni] : LESS ? p->of_x[LESS ? ni : 0] : none;
+            moek_mma_from_t_(p->part[mi][ni], o->w[i % 2][mi], o->x[i % X_SETS][ni], before, dtype);
+        }
+        if (first_of(i + 1)) {
+            const factors f = factors_of(b, mi, i * 16 / File::COLUMNS);
+            #pragma unroll
+            for (ni = 0; ni < NI; ni++)
+                #pragma unroll
+                for (h = 0; h < 4; h++) {
+                    sum[ni][h] = fmaf(p->part[mi][ni][h], f.scale[h / 2], sum[ni][h]);
+                    if constexpr (File::MINIMUM) sum[ni][h] = fmaf(p->of_x[ni][h], f.min[h / 2], sum[ni][h]);
+                }
+        }
+    }
+
     /* ---- a block ------------------------------------------------------------------------------------------------- */
 
     /* A stage: 64 of k.  o: its codes, and operands of its first 16 of k; then those of the next stage.  slot: where it
@@ -345,8 +506,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     {
         unsigned char *const stage = b->ring + slot;
         const unsigned char *next = stage;
+        parts p;
         int i, mi, ni;
         look(o, dtype);
+        if constexpr (IN_SUMS) {
+            __syncwarp();                               /* all lanes are done with the stage before */
+            take_heads(b, stage, dtype);
+        }
         if constexpr (BY_BLOCK)
             #pragma unroll
             for (i = 0; i < 2; i++) o->by[i] = ((const float *)(const void *)(stage + b->scales_at))[i];
@@ -359,13 +525,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 __syncthreads();
                 ask(args, b, c, tile, stage, zero);
                 load_codes(o, b, next, zero);
+                if constexpr (IN_WEIGHTS) take_heads(b, next, dtype);
             }
             load_x(o, b, next, (i + 1) % 4);
+            sum_x(&p, o, i, dtype);
             #pragma unroll
             for (mi = 0; mi < MI; mi++) {
-                #pragma unroll
-                for (ni = 0; ni < NI; ni++) moek_mma_t_(sum[mi][ni], o->w[i % 2][mi], o->x[i % X_SETS][ni], dtype);
-                convert(o, mi, (i + 1) % 4, zero, dtype);
+                if constexpr (IN_SUMS) add_part(&p, sum[mi], b, o, mi, i, dtype);
+                else
+                    #pragma unroll
+                    for (ni = 0; ni < NI; ni++) moek_mma_t_(sum[mi][ni], o->w[i % 2][mi], o->x[i % X_SETS][ni], dtype);
+                convert(o, b, mi, (i + 1) % 4, zero, dtype);
             }
         }
         return slot;
@@ -427,8 +597,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     }
             load_codes(&o, &b, b.ring + slot, zero);
             load_x(&o, &b, b.ring + slot, 0);
+            if constexpr (IN_WEIGHTS) {
+                __syncwarp();
+                take_heads(&b, b.ring + slot, dtype);
+            }
             #pragma unroll
-            for (i = 0; i < MI; i++) convert(&o, i, 0, zero, dtype);
+            for (i = 0; i < MI; i++) convert(&o, &b, i, 0, zero, dtype);
             o.odd = 0;
             #pragma unroll 1
             for (step = first; step < until; step++) {
@@ -470,8 +644,8 @@ static MOEK_UNUSED moek_status moek_launch_fragments_mma_(const void *args, moek
         return status;
     }
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
-    if (a->experts > MOEK_SCHEDULE_EXPERTS || !a->w.layout || a->gate.codes || a->k_offset || a->k % 64 ||
-        a->w_rows % 64)
+    if (a->experts > MOEK_SCHEDULE_EXPERTS || !a->w.layout || a->gate.codes || a->k_offset ||
+        a->k % (64 * K::File::UNITS) || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
     found = *(const moek_gemm_args *)args;
     moek_find_gemm_<Format>(&found, 1);

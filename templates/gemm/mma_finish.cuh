@@ -25,7 +25,8 @@ MOEK_DEVICE int moek_find_row_tile_(moek_row_tile_ *tile, const moek_gemm_args *
     tile->j = within / group;
     tile->e = a->rows_per_expert ? b / per : a->rows.block_expert[b];
     tile->row0 = a->rows_per_expert ? tile->e * a->rows_per_expert + b % per * m : a->rows.block_row[b];
-    tile->end = a->rows_per_expert ? tile->e * a->rows_per_expert + a->rows.counts[tile->e] : a->rows.offsets[tile->e + 1];
+    tile->end = a->rows_per_expert ? tile->e * a->rows_per_expert + a->rows.counts[tile->e]
+                                   : a->rows.offsets[tile->e + 1];
     return tile->row0 < tile->end;
 }
 

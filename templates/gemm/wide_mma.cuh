@@ -87,7 +87,8 @@ struct moek_wide_mma_ {
         for (i = 0; i < X_COPIES; i++)
             if (i < c->xs) {
                 const int p = tile.row0 + r + i * PASS;
-                c->row[i] = (unsigned)(a->rows.order ? a->rows.order[p] / a->rows.div : p) * ((unsigned)a->a_row_bytes / 16);
+                c->row[i] = (unsigned)(a->rows.order ? a->rows.order[p] / a->rows.div : p) *
+                            ((unsigned)a->a_row_bytes / 16);
             }
     }
     /* A quarter of a stage is asked for, if there is one; with the last a group is closed. */

@@ -155,6 +155,8 @@ static void fragments_case(int quant, int act, int tokens, int turn, int expands
     layer l;
     if (moek_format_of(quant)->blocks) c.block = moek_format_of(quant)->block[turn % moek_format_of(quant)->blocks];
     c.hidden = turn % 2 ? 320 : 128; c.inter = turn % 4 < 2 ? 192 : 128; c.experts = turn % 3 ? 7 : 3;
+    c.hidden = format_round_up(moek_format_of(quant), c.hidden);
+    c.inter = format_round_up(moek_format_of(quant), c.inter);
     if (expands) c.hidden = turn % 2 ? 576 : 320, c.inter = turn % 4 < 2 ? 448 : 256;
     c.dtype = turn % 3 == 1 ? MOEK_DTYPE_FP16 : MOEK_DTYPE_BF16;
     c.max_tokens = tokens;
@@ -267,7 +269,7 @@ static void test_fragments(void)
         for (t = 0; t < (quick_set ? 2 : SMALL ? 4 : 16); t++, turn++)
             fragments_case(f->number, acts[turn % 5], tokens[turn % 8], turn, 0);
         c.block = f->blocks ? f->block[0] : 0;
-        if (format_reads(f, layer_arch, MOEK_READS_CHECKPOINT))
+        if (format_reads(f, layer_arch, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS))
             CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s", plan.why);
         else
             CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "MOEK_WEIGHTS_TILED"), "%s",
@@ -295,7 +297,7 @@ static void test_expanded(void)
         c.hidden = c.inter = 256;
         c.weight_layout = MOEK_WEIGHTS_TILED, c.expand_weights = 1;
         c.block = f->blocks ? f->block[0] : 0;
-        if (f->only_blocks) continue;                  /* these have no tiled order */
+        if (f->only_blocks) continue;                  /* (others are refused with another sentence) */
         if (!f->expands) {
             CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARGUMENT && strstr(plan.why, "expand_weights"), "%s: %s", f->name,
                   plan.why);
@@ -337,7 +339,7 @@ static void test_tiled(void)
         moek_config c = config_of(f->number);
         moek_plan plan;
         int turn;
-        if (f->only_blocks) continue;                  /* these have no tiled order */
+        if (f->only_blocks) continue;                  /* (as fragments alone: test_fragments) */
         for (turn = 0; turn < 12 && layer_arch == 90; turn++) {
             SKIP_IF_SMALL((turn + q_) % (quick_set ? 12 : 5));
             tiled_case(f->number, turn);

@@ -62,6 +62,9 @@ static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *
 /* Where x stays T, rows of GPUs make T of weights that have a scale for some columns of a row (w - zero times the
  * scale, rounded once) and multiply those.  Set by the test of a row. */
 static int ref_w_in_t;
+/* Rows that read blocks of files as fragments, with 64 rows of x and more, make T of weights, by f32: those of up (1),
+ * of down (2).  Set likewise. */
+static int ref_blocks_in_t;
 /* Rows of Hopper put scales of w of fewer than 128 columns into e4m3.  Set by the test of a row.  Scales that are e4m3
  * themselves: w times its scale rounds to e4m3, times the power of 2 that brings the largest scale of 128 columns to 32
  * up to 60; and is 0 where that brings its scale below 2^-5.  ref_w_expanded: the largest of the whole row (expand). */
@@ -429,6 +432,8 @@ static inline void ref_w_row_(const ref_batch *b, const moek_gemm_args *a, const
     int k0, g = 0;
     if (f->only_blocks) block_row(f, gate ? a->gate.codes : a->w.codes, row, a->k, w_k);
     else ref_decode_row(ref_element(f->w, a->dtype), gate ? a->gate.codes : a->w.codes, 0, row, a->k, w_k);
+    for (k0 = 0; f->only_blocks && ref_blocks_in_t >> !b->up & 1 && k0 < a->k; k0++)
+        w_k[k0] = ref_round_t((float)w_k[k0], a->dtype);
     ref_less_zeros(a, f, of, expert, wrow, w_k);
     ref_fold(a, f, of, expert, wrow, w_k);
     ref_hold(w_k, a->k, b->w_k + w_row * a->k);

@@ -178,12 +178,69 @@ static inline void ref_panels_(const moek_repack_args *a)
                 to[target / 2] |= (uint8_t)((from[source / 2] >> 4 * (source % 2) & 15) << 4 * (target % 2));
             }
 }
+/* Blocks of GGUF files, bit by bit.  A bit of the file's block, and of the tiles, from the tables of both orders. */
+static inline void ref_move_bit_(const moek_repack_args *a, size_t plain, size_t tiled)
+{
+    const size_t from = a->back ? tiled : plain, to = a->back ? plain : tiled;
+    ((uint8_t *)a->to)[to / 8] |= (uint8_t)((((const uint8_t *)a->from)[from / 8] >> from % 8 & 1) << to % 8);
+}
+static inline int ref_planes_bits_(const moek_plane *p, int planes)
+{
+    int i, bits = 0;
+    for (i = 0; i < planes; i++) bits += p[i].bits;
+    return bits;
+}
+static inline void ref_blocks_(const moek_repack_args *a)
+{
+    const moek_block *const b = a->block;
+    const int columns = (int)(a->row_bytes / (size_t)b->bytes) * b->columns, groups = 64 / b->scale.of.columns;
+    const int code_bits = ref_planes_bits_(b->plane, b->planes);
+    const int bits = ref_planes_bits_(b->scale.plane, b->scale.planes);
+    const int kinds = b->sign ? 2 : 1, row_bits = groups * kinds * bits, tops = b->scale.top.type ? kinds : 0;
+    const size_t unit = (size_t)(512 * code_bits + 8 * row_bits) * 8;  /* all of these in bits */
+    const int units = tops ? b->columns / 64 : 1;
+    const size_t whole = unit * (size_t)units + (size_t)tops * 64 * 16, w_rows = (size_t)a->w_rows;
+    size_t e;
+    int j, c, p, i, kind, at;
+    memset(a->to, 0, (size_t)a->experts * w_rows * a->row_bytes);
+    for (e = 0; e < (size_t)a->experts; e++)
+        for (j = 0; j < a->w_rows; j++)
+            for (c = 0; c < columns; c++) {
+                const int to = ref_tiled_row_(a, j), r = to % 64, of = c % 64, n = c % b->columns;
+                const size_t block = (size_t)(c / b->columns * b->bytes);
+                const size_t plain = ((e * w_rows + (size_t)j) * a->row_bytes + block) * 8;
+                const size_t rows = (e * w_rows + (size_t)(to / 64 * 64)) * a->row_bytes * 8;
+                const size_t super = rows + (size_t)(c / 64 / units) * whole;
+                const size_t here = super + (size_t)(c / 64 % units) * unit;
+                const int lane = r / 16 * 32 + r % 8 * 4 + of % 8 / 2;
+                const int number = of / 16 * 4 + r / 8 % 2 + of % 16 / 8 * 2;
+                for (p = at = 0; p < b->planes; at += 512 * b->plane[p++].bits)
+                    for (i = 0; i < b->plane[p].bits; i++) {
+                        const int wide = b->plane[p].bits, side = wide < 4 ? wide : 4, word = number * wide / 16;
+                        const size_t words = (size_t)at / 4 + (size_t)((word / 4 * 128 + lane) * side + word % 4);
+                        ref_move_bit_(a, plain + block_bit(&b->plane[p], n, i),
+                                      here + words * 32 + (size_t)(number * wide % 16 + of % 2 * 16 + i));
+                    }
+                for (kind = 0; kind < kinds && c % b->scale.of.columns == 0; kind++) {
+                    const moek_block_scale *const s = kind ? &b->min : &b->scale;
+                    const int group = kind * groups + of / b->scale.of.columns;
+                    size_t to_bit = here + (size_t)(512 * code_bits * 8 + r * row_bits + group * bits);
+                    for (p = 0; p < s->planes; p++)
+                        for (i = 0; i < s->plane[p].bits; i++)
+                            ref_move_bit_(a, plain + block_bit(&s->plane[p], n / b->scale.of.columns, i), to_bit++);
+                    for (i = 0; i < 16 && tops && n == 0; i++)
+                        ref_move_bit_(a, plain + (size_t)(s->top_at * 8 + i),
+                                      super + unit * (size_t)units + (size_t)((r * tops + kind) * 16 + i));
+                }
+            }
+}
 static inline void ref_repack(const moek_repack_args *a)
 {
     const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
     size_t e, b;
     int j;
     if (a->panels) { ref_panels_(a); return; }
+    if (a->block) { ref_blocks_(a); return; }
     if (a->codes == MOEK_ELEMENT_E4M3 || a->codes == MOEK_ELEMENT_S8) { ref_fragments_of_bytes_(a); return; }
     if (a->codes && a->x == MOEK_ELEMENT_E4M3) { ref_fragments_8_(a); return; }
     if (a->codes) { ref_fragments_(a); return; }

@@ -88,6 +88,7 @@ static void test_combine(void)
 /* ---- repack ------------------------------------------------------------------------------------------------------ */
 
 /* There, byte for byte as the contract says, and back: what came, so no byte is lost. */
+static const moek_block *repack_block;                /* of the case */
 static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int x, int columns, int group,
                         int scale_bytes, int zeros)
 {
@@ -100,7 +101,7 @@ static void repack_case(int experts, int n, int layout, size_t row_bytes, int co
     SAY("experts %d n %d layout %d row_bytes %d codes %d x %d columns %d group %d zeros %d", experts, n, layout,
         (int)row_bytes, codes, x, columns, group, zeros);
     h.codes = codes, h.x = x, h.columns = columns, h.group = group, h.scale_bytes = scale_bytes, h.zeros = zeros;
-    h.panels = panels;
+    h.panels = panels && !repack_block, h.block = repack_block;
     h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
     rows_of_up(layout, n, &h.gate_first, &h.up_first, &h.w_step);
     size = (size_t)experts * h.w_rows * row_bytes;
@@ -135,11 +136,27 @@ static void test_panels(void)
             repack_case(1 + i % 3, n, layout, units, 0, 0, 0, 0, 0, 1);
         }
 }
+/* Blocks of all formats that have any, one and more a row; of blocks of 32 columns an even number. */
+static void test_tiled_blocks(void)
+{
+    int i, layout;
+    for (i = 1; i <= FORMATS; i++) {
+        const moek_format *const f = moek_format_of(i);
+        if (!f || !f->only_blocks) continue;
+        repack_block = moek_block_of(f->file_type);
+        for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++) {
+            const size_t blocks = (size_t)(1 + (i + layout) % 3) * (f->file_columns < 64 ? 2 : 1);
+            repack_case(1 + (i + layout) % 2, 64 * (1 + (i + layout) % 3), layout, blocks * (size_t)f->file_bytes, 0, 0,
+                        0, 0, 0, 0);
+        }
+    }
+    repack_block = NULL;
+}
 static void test_repack(void)
 {
     static const int sizes[] = { 8, 16, 40, 264, 1032 }, steps[] = { 1, 2, 5, 33, 56 };
     int i, layout;
-    if (now.row->arch < MOEK_ARCH_SM80) { test_panels(); return; }
+    if (now.row->arch < MOEK_ARCH_SM80) { test_panels(), test_tiled_blocks(); return; }
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
         for (i = 0; i < (quick_set ? 5 : SMALL ? 12 : 25); i++)
             repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)],
@@ -156,6 +173,7 @@ static void test_repack(void)
             repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E4M3 : MOEK_ELEMENT_S8,
                         MOEK_ELEMENT_T, 0, 0, 0, 0);
         }
+    test_tiled_blocks();
 }
 
 /* ---- expand ------------------------------------------------------------------------------------------------------ */

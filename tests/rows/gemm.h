@@ -158,8 +158,9 @@ static void to_fragments(moek_gemm_args *h, const moek_format *f, int block)
     memset(&r, 0, sizeof r);
     r.experts = h->experts, r.w_rows = h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
-    r.row_bytes = moek_element_bytes(f->w, (size_t)h->k), r.codes = f->w, r.x = f->x;
+    r.row_bytes = moek_weight_bytes(f, MOEK_WEIGHTS_TILED, (size_t)h->k), r.codes = f->w, r.x = f->x;
     r.columns = of.columns;
+    if (f->only_blocks) r.block = moek_block_of(f->file_type), r.codes = 0;
     r.from = h->w.codes, r.to = in(rows * r.row_bytes);
     ref_repack(&r);
     h->w.codes = r.to;

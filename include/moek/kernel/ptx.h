@@ -430,6 +430,19 @@ MOEK_DEVICE void moek_mma_fp16_(float d[4], const uint32_t a[4], const uint32_t 
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+/* d = a * b + c of T, as above: where c is used again, or 0, it needs no copy. */
+MOEK_DEVICE void moek_mma_from_t_(float d[4], const uint32_t a[4], const uint32_t b[2], const float c[4], int dtype)
+{
+#define MOEK_MMA_(type) \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 " \
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};\n" \
+                 : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]) \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), \
+                   "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]))
+    if (dtype == MOEK_DTYPE_FP16) MOEK_MMA_("f16");
+    else MOEK_MMA_("bf16");
+#undef MOEK_MMA_
+}
 /* d += a * b of s8, 16 x 8 x 32, s32 sums, which wrap around. */
 MOEK_DEVICE void moek_mma_s8_(int32_t d[4], const uint32_t a[4], const uint32_t b[2])
 {
@@ -669,6 +682,13 @@ MOEK_DEVICE void moek_mma_t_(float d[4], const uint32_t a[4], const uint32_t b[2
     if (dtype == MOEK_DTYPE_FP16) moek_mma_fp16_(d, a, b);
     else moek_mma_bf16_(d, a, b);
 }
+#ifdef MOEK_EMU
+MOEK_FN void moek_mma_from_t_(float d[4], const uint32_t a[4], const uint32_t b[2], const float c[4], int dtype)
+{
+    memcpy(d, c, 4 * sizeof *d);
+    moek_mma_t_(d, a, b, dtype);
+}
+#endif
 /* Eight e4m3 -> eight fp16, exactly. */
 MOEK_DEVICE moek_words_ moek_fp16_of_codes_(uint2 codes)
 {

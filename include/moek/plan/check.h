@@ -10,8 +10,6 @@ enum {
     MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7ff00000
 };
 
-/* Bytes of so many columns of weights as arrays, of q. */
-static size_t moek_w_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->w, columns); }
 static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->x, columns); }
 /* Columns of a line of 128 bytes of weights. */
 static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
@@ -39,7 +37,8 @@ static int moek_tile_granule_(int quant) { return moek_in_fragments_(quant) ? 64
 static int moek_can_tile_(const moek_config *c, int op)
 {
     const int quant = moek_quant_at_(c, op), granule = moek_tile_granule_(quant);
-    return !moek_format_of(quant)->only_blocks && c->hidden % granule == 0 && c->inter % granule == 0;
+    return (moek_in_fragments_(quant) || !moek_format_of(quant)->only_blocks) && c->hidden % granule == 0 &&
+           c->inter % granule == 0;
 }
 /* The same for panels: rows of up and columns of down are inter; and a scale of 16 rows lies in one place. */
 enum { MOEK_PANEL_GRANULE_ = 32 };
@@ -132,7 +131,7 @@ static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
     int i;
     if (c->weight_layout && at[own] != c->weight_layout && f->only_blocks)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d, and %s comes in blocks of GGUF files alone, "
-                   "which have no other order yet: leave it 0, or MOEK_WEIGHTS_BLOCKS (%d)", c->weight_layout, f->name,
+                   "which have no such order: leave it 0, or MOEK_WEIGHTS_BLOCKS (%d)", c->weight_layout, f->name,
                    MOEK_WEIGHTS_BLOCKS);
     if (c->weight_layout && at[own] != c->weight_layout)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_BLOCKS, and GGUF files have no blocks "
@@ -408,7 +407,7 @@ static void moek_fill_defaults_(moek_config *c)
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
     if (moek_format_of(c->quant)->only_blocks && moek_format_of(moek_down_quant_(c))->only_blocks)
-        c->weight_layout = MOEK_WEIGHTS_BLOCKS;
+        c->weight_layout = c->weight_layout == MOEK_WEIGHTS_TILED ? MOEK_WEIGHTS_TILED : MOEK_WEIGHTS_BLOCKS;
     if (moek_act_gated_(c->act)) c->up_layout = moek_up_layout_(c);
     if (c->up_layout == MOEK_UP_SEPARATE && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_SEPARATE;
     if (c->scale == 0) c->scale = 1;

@@ -103,7 +103,8 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
             a.codes = f->w; a.x = f->x;
             a.columns = moek_weight_scale(f, plan->config.block).columns;
         }
-        a.row_bytes = moek_w_bytes_(f->number, (size_t)g.k);
+        a.row_bytes = moek_weight_bytes(f, MOEK_WEIGHTS_TILED, (size_t)g.k);
+        if (f->only_blocks) a.block = moek_block_of(f->file_type), a.codes = 0;
     }
     return k->launch(&a, stream);
 }
