@@ -13,11 +13,11 @@ static __global__ void
 __launch_bounds__(256, 1)
 moek_down_bf16_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 64, 8, 0, 0, moek_format_bf16_>::run(&args);
+    moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, 0, moek_format_bf16_>::run(&args);
 }
 MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m128n256s4w8(const void *args, moek_stream stream)
 {
-    return moek_launch_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 64, 8, 0, moek_format_bf16_>(
+    return moek_launch_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, moek_format_bf16_>(
         args, stream,
         moek_down_bf16_h0_on_sm80_m128n256s4w8_k_);
 }
@@ -28,11 +28,11 @@ static __global__ void
 __launch_bounds__(256, 1)
 moek_down_fp16_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 64, 8, 0, 0, moek_format_fp16_>::run(&args);
+    moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, 0, moek_format_fp16_>::run(&args);
 }
 MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m128n256s4w8(const void *args, moek_stream stream)
 {
-    return moek_launch_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 64, 8, 0, moek_format_fp16_>(
+    return moek_launch_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, moek_format_fp16_>(
         args, stream,
         moek_down_fp16_h0_on_sm80_m128n256s4w8_k_);
 }
@@ -43,17 +43,17 @@ static __global__ void
 __launch_bounds__(256, 1)
 moek_down_int8_a8_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 64, 8, 0, 0, moek_format_int8_a8_>::run(&args);
+    moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, 0, moek_format_int8_a8_>::run(&args);
 }
 static __global__ void
 __launch_bounds__(256, 1)
 moek_down_int8_a8_h0_on_sm80_m128n256s4w8_exact_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 64, 8, 0, 1, moek_format_int8_a8_>::run(&args);
+    moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, 1, moek_format_int8_a8_>::run(&args);
 }
 MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m128n256s4w8(const void *args, moek_stream stream)
 {
-    return moek_launch_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 64, 8, 0, moek_format_int8_a8_>(
+    return moek_launch_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, moek_format_int8_a8_>(
         args, stream,
         moek_down_int8_a8_h0_on_sm80_m128n256s4w8_k_,
         moek_down_int8_a8_h0_on_sm80_m128n256s4w8_exact_);

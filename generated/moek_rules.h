@@ -33,6 +33,7 @@ static long long moek_rule_tile_rows_(const moek_facts_ *f)
     if (f->sets && f->m == 8 && (f->w_bits < 8 || f->x_columns == 32)) return 0;           /* outer-products */
     if (f->sets && f->m == 8 && f->w_bits == 8) return 4;                                  /* rows-of-floats */
     if (f->sets && f->m == 8) return 8;                                                    /* rows-of-floats */
+    if (f->row_blocks && f->device > 0 && f->m == 64 && f->w_bits == 16) return 48;        /* wide-by-mma */
     if (f->row_blocks) return f->m;                                                        /* middle-mma-tiles */
     if (f->x_columns == 32 && f->m == 64) return 96;                                       /* mxfp8-wgmma */
     if (f->fragments && f->device < 90 && f->m == 16) return 15;                           /* fragments-by-mma */

@@ -5,7 +5,7 @@
  * in an order in which those of a turn share rows of a and of w in L2.  Rows of w are mma's 16 rows, rows of a its
  * columns.  A warp has 64 x 64 sums.
  *
- * - A stage is STEP bytes of k of all rows, which all threads copy by cp.async, swizzled.  Behind the end of k there
+ * - A stage is 64 bytes of k of all rows, which all threads copy by cp.async, swizzled.  Behind the end of k there
  *   are zeros.  A stage has one barrier, ahead of its last 32 bytes of k: all warps have then loaded what they need of
  *   this stage, and the next one is there.
  * - Operands lie in registers twice: 32 bytes of k are loaded while those before are multiplied.
@@ -21,13 +21,13 @@
 #include "mma_finish.cuh"
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
-template <int OP, int M, int N, int STAGES, int STEP, int WARPS, int HIDDEN, int LONG, class Format>
+template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, int LONG, class Format>
 struct moek_wide_mma_ {
     typedef typename Format::sum_t sum_t;
     enum {
         UP = OP == MOEK_OP_UP, THREADS = 32 * WARPS, INTEGER = Format::INTEGER, BY_ROW = Format::X_BY_ROW,
         WN = N / 64, MI = 4, NI = 8,                    /* warps by rows of w; 16s and 8s of each */
-        ELEMENT = Format::W_BITS / 8, CHUNKS = STEP / 16, K32 = STEP / 32,
+        ELEMENT = Format::W_BITS / 8, STEP = 64, CHUNKS = STEP / 16, K32 = STEP / 32,
         STAGE = (M + N) * STEP, RING = STAGES * STAGE,
         AHEAD = 8,                                      /* tiles that copies may be ahead: of one stage each, STAGES */
         SHARED = RING + 2 * 4 * M * (1 + BY_ROW) + 16 * AHEAD,
@@ -60,7 +60,7 @@ struct moek_wide_mma_ {
     /* ---- tiles and copies ---------------------------------------------------------------------------------------- */
 
     /* 16 bytes of a row of a stage, which is number r of rows that begin at a multiple of 8. */
-    MOEK_DEVICE int place(int r, int chunk) { return r * STEP + (chunk ^ (STEP == 128 ? r % 8 : r / 2 % 4)) * 16; }
+    MOEK_DEVICE int place(int r, int chunk) { return r * STEP + (chunk ^ r / 2 % 4) * 16; }
     /* Of 64 rows of w in a stage, which of 32 columns row r is (r % 16 >= 8: of up, or not gated, 32 columns on).  Of
      * mma's sums lane 4g + q has number g of each 8 rows; once they are transposed, numbers 2q and 2q + 1. */
     MOEK_DEVICE int column_of(int r) { return r % 8 / 2 * 8 + r / 16 % 4 * 2 + r % 2; }
@@ -332,12 +332,12 @@ struct moek_wide_mma_ {
 };
 
 /* Launches such a kernel, of `exact` (INTEGER) if k is long.  args NULL: makes them ready. */
-template <int OP, int M, int N, int STAGES, int STEP, int WARPS, int HIDDEN, class Format>
+template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
 static MOEK_UNUSED moek_status moek_launch_wide_mma_(const void *args, moek_stream stream,
                                                      void (*kernel)(moek_gemm_args),
                                                      void (*exact)(moek_gemm_args) = NULL)
 {
-    typedef moek_wide_mma_<OP, M, N, STAGES, STEP, WARPS, HIDDEN, 0, Format> K;
+    typedef moek_wide_mma_<OP, M, N, STAGES, WARPS, HIDDEN, 0, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
     moek_gemm_args found;
     int blocks, most;
