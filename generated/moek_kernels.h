@@ -2223,10 +2223,10 @@ MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 8, 80, 256, 88864, moek_up_q6_k_a16_h0_on
 MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 8, 80, 256, 86304, moek_up_q8_0_a16_h0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 8, 80, 256, 47392, moek_up_q2_k_a16_h0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 8, 80, 256, 61728, moek_up_q2_k_a16_h0_on_sm80_m8n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 8, 80, 256, 48416, moek_up_q3_k_a16_h0_on_sm80_m8n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 8, 80, 256, 65312, moek_up_q3_k_a16_h0_on_sm80_m8n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 8, 80, 256, 92960, moek_up_q5_k_a16_h0_on_sm80_m8n256s6w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0)
@@ -2364,10 +2364,10 @@ MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 8, 80, 256, 88864, moek_down_q6_k_a16_h
 MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 8, 80, 256, 86304, moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 8, 80, 256, 47392, moek_down_q2_k_a16_h0_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 8, 80, 256, 61728, moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 8, 80, 256, 48416, moek_down_q3_k_a16_h0_on_sm80_m8n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 8, 80, 256, 65312, moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 8, 80, 256, 92960, moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 6, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 512, 0, 0, 0)

@@ -185,47 +185,47 @@ MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm80_m8n256s4w8(const void *args, moek_stre
 }
 #endif
 
-#if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_up_q2_k_a16_h0_on_sm80_m8n256s4w8)
+#if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_up_q2_k_a16_h0_on_sm80_m8n256s6w8)
 static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_up_q2_k_a16_h0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
+moek_up_q2_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
+    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_up_q2_k_a16_h0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
+moek_up_q2_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
+    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
-MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm80_m8n256s4w8(const void *args, moek_stream stream)
+MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_stream stream)
 {
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q2_k_a16_>(
+    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q2_k_a16_>(
         args, stream,
-        moek_up_q2_k_a16_h0_on_sm80_m8n256s4w8_bf16_,
-        moek_up_q2_k_a16_h0_on_sm80_m8n256s4w8_fp16_);
+        moek_up_q2_k_a16_h0_on_sm80_m8n256s6w8_bf16_,
+        moek_up_q2_k_a16_h0_on_sm80_m8n256s6w8_fp16_);
 }
 #endif
 
-#if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_up_q3_k_a16_h0_on_sm80_m8n256s4w8)
+#if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_up_q3_k_a16_h0_on_sm80_m8n256s6w8)
 static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_up_q3_k_a16_h0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
+moek_up_q3_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
+    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_up_q3_k_a16_h0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
+moek_up_q3_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
 {
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
+    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
-MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm80_m8n256s4w8(const void *args, moek_stream stream)
+MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_stream stream)
 {
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_q3_k_a16_>(
+    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_q3_k_a16_>(
         args, stream,
-        moek_up_q3_k_a16_h0_on_sm80_m8n256s4w8_bf16_,
-        moek_up_q3_k_a16_h0_on_sm80_m8n256s4w8_fp16_);
+        moek_up_q3_k_a16_h0_on_sm80_m8n256s6w8_bf16_,
+        moek_up_q3_k_a16_h0_on_sm80_m8n256s6w8_fp16_);
 }
 #endif
 
