@@ -314,12 +314,14 @@ def table_mma_launch():
                   for (shape, q, m), us in sorted(of.items(), key=lambda r: (r[0][1], r[0][0], int(r[0][2])))])
 
 
-def table_gguf_blocks():
-    of = {}
-    for r in rows_of("h200-gguf-blocks.tsv"):
-        of.setdefault(r["quant"], {})[r["tokens"]] = microseconds(float(r["us"]))
-    return table(["format"] + [f"M {m}" for m in next(iter(of.values()))],
-                 [[f"`{q}`"] + list(us.values()) for q, us in of.items()])
+def table_gguf_tiled():
+    """Blocks of GGUF files, tiled and in place, by the fastest tile of each; ggml's."""
+    of, tokens = {}, ("1", "8", "64", "512", "2048")
+    for r in rows_of("h200-gguf-tiled.tsv"):
+        of.setdefault(r["quant"], {})[r["how"], r["tokens"]] = microseconds(float(r["us"]))
+    return table(["format"] + [f"M {m}" for m in tokens],
+                 [[f"`{q}`"] + [", ".join(us.get((how, m), "-") for how in ("tiled", "file", "ggml")) for m in tokens]
+                  for q, us in of.items()])
 
 
 def clients():
