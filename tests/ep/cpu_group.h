@@ -344,7 +344,7 @@ static double *ref_by_rank(const scene *s)
         a.tokens = n; a.hidden = c->hidden; a.inter = c->inter; a.slots = k;
         a.experts = s->rank[r].config.local_experts;
         a.format = l->format; a.down = l->down; a.dtype = c->dtype; a.act = c->act;
-        a.alpha = c->alpha; a.beta = c->beta; a.limit = c->limit;
+        a.alpha = c->alpha; a.beta = c->beta; a.limit = c->limit; a.ue8m0 = c->ue8m0;
         a.up_layout = c->up_layout; a.router_weight_on_input = c->router_weight_on_input;
         a.x = x; a.ids = ids; a.weights = weights; a.w = &s->rank[r].w;
         if (!n) continue;
