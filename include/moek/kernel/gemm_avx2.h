@@ -95,6 +95,16 @@ MOEK_AVX2_FN void moek_dots_avx2_e4m3_(float (*lanes)[MOEK_LANES], const void *f
     (void)columns;
     moek_dots_pieces_avx2_(lanes, from, pieces, a, MOEK_ELEMENT_E4M3);
 }
+/* Of a piece: its 16 products of 8 lanes, MOEK_EVEN_ (vectors of w and x), then MOEK_ODD_, to low and high in turn. */
+#define MOEK_SUM_PIECE_ \
+    low = _mm256_fmadd_ps(MOEK_EVEN_(0), low); high = _mm256_fmadd_ps(MOEK_EVEN_(1), high); \
+    low = _mm256_fmadd_ps(MOEK_EVEN_(2), low); high = _mm256_fmadd_ps(MOEK_EVEN_(3), high); \
+    low = _mm256_fmadd_ps(MOEK_EVEN_(4), low); high = _mm256_fmadd_ps(MOEK_EVEN_(5), high); \
+    low = _mm256_fmadd_ps(MOEK_EVEN_(6), low); high = _mm256_fmadd_ps(MOEK_EVEN_(7), high); \
+    low = _mm256_fmadd_ps(MOEK_ODD_(0), low);  high = _mm256_fmadd_ps(MOEK_ODD_(1), high); \
+    low = _mm256_fmadd_ps(MOEK_ODD_(2), low);  high = _mm256_fmadd_ps(MOEK_ODD_(3), high); \
+    low = _mm256_fmadd_ps(MOEK_ODD_(4), low);  high = _mm256_fmadd_ps(MOEK_ODD_(5), high); \
+    low = _mm256_fmadd_ps(MOEK_ODD_(6), low);  high = _mm256_fmadd_ps(MOEK_ODD_(7), high);
 /* Sums of 16 lanes of a piece of bf16, which registers hold: the even columns of 64 words, then the odd ones. */
 MOEK_AVX2_INLINE void moek_lanes_bf16_avx2_(__m256 to[2], const __m256i *words, const float *x)
 {
@@ -104,14 +114,7 @@ MOEK_AVX2_INLINE void moek_lanes_bf16_avx2_(__m256 to[2], const __m256i *words, 
     _mm256_loadu_ps(x + 8 * (i))
 #define MOEK_ODD_(i) _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(words + (i)), odd)), \
     _mm256_loadu_ps(x + MOEK_PIECE / 2 + 8 * (i))
-    low = _mm256_fmadd_ps(MOEK_EVEN_(0), low); high = _mm256_fmadd_ps(MOEK_EVEN_(1), high);
-    low = _mm256_fmadd_ps(MOEK_EVEN_(2), low); high = _mm256_fmadd_ps(MOEK_EVEN_(3), high);
-    low = _mm256_fmadd_ps(MOEK_EVEN_(4), low); high = _mm256_fmadd_ps(MOEK_EVEN_(5), high);
-    low = _mm256_fmadd_ps(MOEK_EVEN_(6), low); high = _mm256_fmadd_ps(MOEK_EVEN_(7), high);
-    low = _mm256_fmadd_ps(MOEK_ODD_(0), low);  high = _mm256_fmadd_ps(MOEK_ODD_(1), high);
-    low = _mm256_fmadd_ps(MOEK_ODD_(2), low);  high = _mm256_fmadd_ps(MOEK_ODD_(3), high);
-    low = _mm256_fmadd_ps(MOEK_ODD_(4), low);  high = _mm256_fmadd_ps(MOEK_ODD_(5), high);
-    low = _mm256_fmadd_ps(MOEK_ODD_(6), low);  high = _mm256_fmadd_ps(MOEK_ODD_(7), high);
+    MOEK_SUM_PIECE_
 #undef MOEK_EVEN_
 #undef MOEK_ODD_
     to[0] = low; to[1] = high;
@@ -171,19 +174,13 @@ MOEK_AVX2_INLINE void moek_lanes_fp16_avx2_(__m256 to[2], const __m256i *words, 
 #define MOEK_EVEN_(i) _mm256_cvtph_ps(_mm256_castsi256_si128(w##i)), _mm256_loadu_ps(x + 8 * (i))
 #define MOEK_ODD_(i) _mm256_cvtph_ps(_mm256_extracti128_si256(w##i, 1)), \
     _mm256_loadu_ps(x + MOEK_PIECE / 2 + 8 * (i))
-    low = _mm256_fmadd_ps(MOEK_EVEN_(0), low); high = _mm256_fmadd_ps(MOEK_EVEN_(1), high);
-    low = _mm256_fmadd_ps(MOEK_EVEN_(2), low); high = _mm256_fmadd_ps(MOEK_EVEN_(3), high);
-    low = _mm256_fmadd_ps(MOEK_EVEN_(4), low); high = _mm256_fmadd_ps(MOEK_EVEN_(5), high);
-    low = _mm256_fmadd_ps(MOEK_EVEN_(6), low); high = _mm256_fmadd_ps(MOEK_EVEN_(7), high);
-    low = _mm256_fmadd_ps(MOEK_ODD_(0), low);  high = _mm256_fmadd_ps(MOEK_ODD_(1), high);
-    low = _mm256_fmadd_ps(MOEK_ODD_(2), low);  high = _mm256_fmadd_ps(MOEK_ODD_(3), high);
-    low = _mm256_fmadd_ps(MOEK_ODD_(4), low);  high = _mm256_fmadd_ps(MOEK_ODD_(5), high);
-    low = _mm256_fmadd_ps(MOEK_ODD_(6), low);  high = _mm256_fmadd_ps(MOEK_ODD_(7), high);
+    MOEK_SUM_PIECE_
 #undef MOEK_LOAD_
 #undef MOEK_EVEN_
 #undef MOEK_ODD_
     to[0] = low; to[1] = high;
 }
+#undef MOEK_SUM_PIECE_
 /* One row of x: lanes stay in registers. */
 MOEK_AVX2_INLINE void moek_row_of_one_avx2_(float *sum, const void *w, int n, const float *x, const int element)
 {
