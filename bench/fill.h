@@ -34,6 +34,15 @@ MOEK_UNUSED static fill_codes fill_numbers(const ref_number *n, double deviation
     return c;
 }
 MOEK_UNUSED static fill_codes fill_t(int dtype, double deviation) { return fill_numbers(ref_t(dtype), deviation); }
+/* Numbers from 3/4 to 5/4 of a size. */
+MOEK_UNUSED static fill_codes fill_about(const ref_number *n, double size)
+{
+    fill_codes c;
+    int i;
+    c.width = n->width;
+    for (i = 0; i < FILL_CODES; i++) c.code[i] = ref_encode(n, size * (0.75 + 0.5 * i / FILL_CODES));
+    return c;
+}
 /* Weights of a deviation of about `deviation`, once they are scaled; and the scales for that, which spread by half; of
  * formats with a global scale, that is the 8th part of 1. */
 MOEK_UNUSED static fill_codes fill_weights(const moek_format *f, int dtype, double deviation)
@@ -44,32 +53,15 @@ MOEK_UNUSED static fill_codes fill_weights(const moek_format *f, int dtype, doub
 MOEK_UNUSED static fill_codes fill_scales(const moek_format *f, int dtype, double deviation)
 {
     const ref_number *const n = ref_scale_type(f->w_scale.type, dtype);
-    const double size = (f->global_scale ? 8 : 1) * deviation / ref_spread(ref_element(f->w, dtype));
-    fill_codes c;
-    int i;
-    c.width = n->width;
-    for (i = 0; i < FILL_CODES; i++) c.code[i] = ref_encode(n, size * (0.75 + 0.5 * i / FILL_CODES));
-    return c;
+    return fill_about(n, (f->global_scale ? 8 : 1) * deviation / ref_spread(ref_element(f->w, dtype)));
 }
-MOEK_UNUSED static fill_codes fill_seconds(void)
-{
-    fill_codes c;
-    int i;
-    c.width = 32;
-    for (i = 0; i < FILL_CODES; i++) c.code[i] = ref_encode(&ref_numbers[REF_F32], (0.75 + 0.5 * i / FILL_CODES) / 8);
-    return c;
-}
+MOEK_UNUSED static fill_codes fill_seconds(void) { return fill_about(&ref_numbers[REF_F32], 1.0 / 8); }
 /* The static scale, always an f32, of activations of deviation 1.  Of formats with scales of columns beside it, those
  * are e4m3 of up to 448, and codes up to 6: the largest activation, about 5, is 448 times 6 times the static scale. */
 MOEK_UNUSED static fill_codes fill_static(const moek_format *f, int dtype)
 {
-    const double size = f->x_scale.columns ? 5.0 / (6 * 448) : 1 / ref_spread(ref_element(f->x, dtype));
-    fill_codes c;
-    int i;
-    c.width = 32;
-    for (i = 0; i < FILL_CODES; i++)
-        c.code[i] = ref_encode(&ref_numbers[REF_F32], size * (0.75 + 0.5 * i / FILL_CODES));
-    return c;
+    return fill_about(&ref_numbers[REF_F32],
+                      f->x_scale.columns ? 5.0 / (6 * 448) : 1 / ref_spread(ref_element(f->x, dtype)));
 }
 /* So many in a number of bytes: elements, or pairs of those of 4 bits. */
 MOEK_FN size_t fill_count(int width, size_t bytes) { return width > 8 ? bytes / (size_t)(width / 8) : bytes; }
