@@ -326,7 +326,6 @@ static double *ref_by_rank(const scene *s)
     int r, t, i, n;
     size_t j;
     for (r = 0; r < s->group.ranks; r++) {
-        const moek_config *c = &l->plan.config;
         ref_layer_args a;
         for (n = 0, t = 0; t < s->total; t++) {
             int here = s->rank[r].ep.config.kind == MOEK_EP_ALLGATHER;
@@ -340,14 +339,10 @@ static double *ref_by_rank(const scene *s)
             }
             if (here) { memcpy(x + (size_t)n * h, (const char *)l->args.x + 2 * h * (size_t)t, 2 * h); at[n++] = t; }
         }
-        memset(&a, 0, sizeof a);
-        a.tokens = n; a.hidden = c->hidden; a.inter = c->inter; a.slots = k;
-        a.experts = s->rank[r].config.local_experts;
-        a.format = l->format; a.down = l->down; a.dtype = c->dtype; a.act = c->act;
-        a.alpha = c->alpha; a.beta = c->beta; a.limit = c->limit; a.ue8m0 = c->ue8m0;
-        a.up_layout = c->up_layout; a.router_weight_on_input = c->router_weight_on_input;
-        a.x = x; a.ids = ids; a.weights = weights; a.w = &s->rank[r].w;
         if (!n) continue;
+        a = layer_ref_args((layer *)(size_t)l, ids);
+        a.tokens = n; a.experts = s->rank[r].config.local_experts; a.rows_per_expert = 0;
+        a.x = x; a.weights = weights; a.w = &s->rank[r].w; a.addend = NULL;
         ref_layer(&a, part);
         for (i = 0; i < n; i++) for (j = 0; j < h; j++) want[(size_t)at[i] * h + j] += part[(size_t)i * h + j];
     }
