@@ -9,7 +9,7 @@
     moegen.py bundle [FORMAT ...] [ARCH ...] [--rows FILE.toml] [-o FILE]
                                     one self-contained header with the kernels of these formats on these
                                     architectures (neither: of all), and of the steps that have no format
-    --rows FILE.toml                (bundle, list, one) the rows of this file, in place of those of kernels.toml
+    --rows FILE.toml                (bundle, list, one) the rows of this file, in place of the rows of kernels.toml
     --prefix acme_moek              (bundle) rename moek_ to acme_moek_ and MOEK_ to ACME_MOEK_
     -C DIR                          work in this checkout
     --from DIR                      names of files, as of -o, begin at this folder
@@ -611,7 +611,7 @@ class Generator:
         return " ".join(n for n, module in self.elements.items() if all(hasattr(module, m) for m in macros))
 
     def source(self, template):
-        """The file in templates/ of the rows of a template: in the folder of its first word, or that of steps, of
+        """The file in templates/ of the rows of a template: in the folder of its first word, or in steps, of
         instances of a body."""
         word, _, family = template.partition("_")
         for inner in (f"{FOLDERS.get(word, word)}/{family}.j2", f"{STEPS_FOLDER}/{template}.j2"):

@@ -706,7 +706,7 @@ def test_stable():
 
 
 def test_objects():
-    """kernels.ninja: each CUDA kernel is in one object, of all those of its file by the options that the edge gives."""
+    """kernels.ninja: each CUDA kernel is in one object of its file, by the options that the edge gives."""
     generator = moegen.Generator(ROOT)
     edges = re.findall(r"build build/(sm\d+/\S+): split_nvcc generated/(\S+)\n(?:  row = (.*)\n)?",
                        generator.files()["kernels.ninja"])
@@ -932,7 +932,7 @@ def test_bundle():
                           "two copies in one program")
     of_fp8 = [r for r in moegen.Generator(ROOT).rows if r.get("quant", "fp8b128") == "fp8b128" and
               not r["arch"].startswith("sm")]
-    plain = sum(r["arch"] == "cpu" for r in of_fp8)    # and those of the sets that this compiler has
+    plain = sum(r["arch"] == "cpu" for r in of_fp8)    # and the kernels of this compiler's sets
     check(out and out.split()[0] == str(len(mine)) and plain <= int(out.split()[1]) <= len(of_fp8),
           f"two copies: {out}, not {len(mine)} and {plain} to {len(of_fp8)}")
     if NVCC:

@@ -3,7 +3,7 @@
  *
  * Weights of blocks of GGUF files as f32, with all scales in them, at most 128 columns a call: of a block of 256 the
  * first half, or the second (part 1).  Products of a code and its scales are exact, so that a fused multiply-add gives
- * the same bits as two steps do: those of ggml.
+ * the same bits as two steps do: the bits of ggml.
  *
  * And such weights as whole numbers, scales and minimums (moek_unpack_ of digits.h): what sets of instructions make is
  * measured by these. */

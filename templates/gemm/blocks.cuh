@@ -48,7 +48,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         GROUP = 2048 / M
     };
 
-    /* An expert's rows of w; of a gated up those of gate and of up. */
+    /* An expert's rows of w; of a gated up the rows of gate and of up. */
     struct halves { const unsigned char *first, *second; };
 
     /* ---- copies -------------------------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
  * table.
  *
  * A grouped GEMM by mma.sync, persistent: BLOCKS blocks an SM.  Weights have 4 or 8 bits and lie in the order of
- * fragments (moek/ops.h: repack), which is that of mma's 16 rows, too.  A tile is M rows of a by N rows of w.  Rows of
+ * fragments (moek/ops.h: repack), which is mma's order of 16 rows, too.  A tile is M rows of a by N rows of w.  Rows of
  * w are mma's 16 rows: a lane loads 16 bytes of codes, and makes T of them.  Rows of a are mma's columns, and come by
  * ldmatrix.
  *
@@ -499,8 +499,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- a block ------------------------------------------------------------------------------------------------- */
 
-    /* A stage: 64 of k.  o: its codes, and operands of its first 16 of k; then those of the next stage.  slot: where it
-     * lies in the ring; returns where the next one does. */
+    /* A stage: 64 of k.  o: its codes, and operands of its first 16 of k; then the next stage's.  slot: the stage's
+     * place in the ring; returns the place of the next stage. */
     MOEK_DEVICE int multiply(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, operands *o,
                              float sum[MI][NI][4], int slot, int zero, int dtype)
     {

@@ -2,7 +2,7 @@
  * scales of rows; on Ampere and everything newer.  For gemm_wide_mma of the table; fewer rows: gemm/mma.cuh.
  *
  * A grouped GEMM by mma.sync, persistent: a tile is M rows of a by N rows of w, and blocks take whole tiles in turns,
- * in an order in which those of a turn share rows of a and of w in L2.  Rows of w are mma's 16 rows, rows of a its
+ * in an order in which a turn's tiles share rows of a and of w in L2.  Rows of w are mma's 16 rows, rows of a its
  * columns.  A warp has 64 x 64 sums.
  *
  * - A stage is 64 bytes of k of all rows, which all threads copy by cp.async, swizzled.  Behind the end of k there
@@ -12,7 +12,7 @@
  * - Rows of w lie in a stage so that a thread of the epilogue has eight columns side by side (column_of), and of a
  *   gated up gate and up of a column.
  * - Sums of s8 are s32, and exact to 2^16 of k.  LONG, for more: after each 2^16 what s32 might not hold moves to bytes
- *   of `high`, whose registers are those of the second set of operands.
+ *   of `high`, in the registers of the second set of operands.
  */
 #ifndef MOEK_GEMM_WIDE_MMA_CUH
 #define MOEK_GEMM_WIDE_MMA_CUH
@@ -51,7 +51,7 @@ struct moek_wide_mma_ {
     struct copies {
         const unsigned char *w;                         /* its first row; 64 rows of a stage on: so many bytes */
         unsigned apart, row[X_COPIES];                  /* row: of a, in units of 16 bytes */
-        int number, tile, at, xs, ws;                   /* number: of tiles before, tile: among those of the launch, or
+        int number, tile, at, xs, ws;                   /* number: of tiles before, tile: among the launch's tiles, or
                                                            -1; at: byte in a row; so many rows of a, and 64s of rows of
                                                            w, are there */
     };

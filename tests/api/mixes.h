@@ -41,7 +41,7 @@ static void test_two_formats(void)
     MIX_REFUSED(scaled, blocks, c.expand_weights = 1, E_ARGUMENT, "it is for one format");
     MIX_REFUSED(scaled, bf16, c.block = 64, E_ARGUMENT, "says itself how many columns have a scale");
     MIX_REFUSED(scaled, bf16, c.ue8m0 = 1, E_ARGUMENT, "config.ue8m0 rounds");
-    /* Rows of up have hidden columns, those of down inter. */
+    /* Rows of up have hidden columns, rows of down inter. */
     MIX_REFUSED(scaled, blocks, c.inter += f->granule / 2, E_ARGUMENT, "config.inter is ");
     MIX_REFUSED(blocks, scaled, c.hidden += f->granule / 2, E_ARGUMENT, "config.hidden is ");
     ACCEPTED(c = mixed(scaled, blocks); c.hidden += f->granule / 2);
@@ -71,7 +71,7 @@ static void test_two_formats(void)
           text);
 }
 
-/* Scales, global scales, zero points and static scales of each side are those of its format. */
+/* Each side has the scales, global scales, zero points and static scales of its format. */
 static void mix_binds(int up, int down, int c_block, const moek_weights *w, const char *sentence)
 {
     moek_config c = mixed(up, down);

@@ -45,7 +45,7 @@ static void test_table(void)
 }
 
 /* The sets of this processor: as the compiler knows it, so by no code of the library.  Rows of each are there, are
- * taken where config.cpu asks for them, and are named; those of another set are refused with a sentence. */
+ * taken where config.cpu asks for them, and are named; rows of another set are refused with a sentence. */
 static void test_sets(void)
 {
     static const struct { int arch; const char *name; } sets[] = {

@@ -179,7 +179,7 @@ done
 
 warnings="-Wall -Wextra -Werror -I$root/include"
 
-# Every name that moek.h brings, beyond those of the system headers it includes, starts with moek_ or MOEK_.
+# Every name that moek.h brings, beyond names of the system headers it includes, starts with moek_ or MOEK_.
 macros() {                                             # NAME HEADER COMMAND-THAT-PRINTS-MACROS
     name=$1 header=$2; shift 2
     grep -h '^ *# *include <' "$root"/include/*.h "$root"/include/moek/*.h "$root"/include/moek/*/*.h |

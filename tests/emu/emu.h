@@ -201,7 +201,7 @@ EMU_FN void emu_mma(int word, const emu_fibre *warp)
             ((float *)warp[row % 8 * 4 + i / 2].d)[row / 8 * 2 + i % 2] += i < 4 ? low[i] : high[i - 4];
     }
 }
-/* m16n8k32 of s8: likewise, with four columns in the place of two. */
+/* m16n8k32 of s8: the same, with four columns in the place of two. */
 EMU_FN void emu_mma_s8(const emu_fibre *warp)
 {
     int8_t a[16][32], b[32][8];

@@ -50,7 +50,7 @@ struct emu_fibre {
     emu_wgmma *wgmmas;
     int wgmmas_count, wgmma_groups;
 };
-/* Of a warp: its lanes that have finished, and the meeting that lanes of `mask` are coming to.  Those who come to
+/* Of a warp: its lanes that have finished, and the meeting that lanes of `mask` are coming to.  Lanes that come to
  * another one meanwhile, and until all such have met, are `others`: each of them looks at the lanes by itself. */
 struct emu_meeting { uint32_t done, mask, came; int word, line, others; };
 /* A block that is there: its threads, its shared memory (static: while another one runs), its barriers; how many

@@ -33,7 +33,7 @@ typedef struct ncclWindow_vidmem *ncclWindow_t;
 typedef struct ncclTeam { int nRanks, rank, stride; } ncclTeam_t;
 
 static __attribute__((unused)) struct emu_nccl {       /* of this process; 0: all goes well */
-    int version;                                       /* of the library; 0: that of this header */
+    int version;                                       /* of the library; 0: this header's version */
     int no_memory;                                     /* ncclMemAlloc fails */
     int no_window;                                     /* 1: a handle in host memory, as of 2.28; 2: NULL, as later */
     int reach;                                         /* ranks that loads and stores reach; 0: all */
@@ -167,13 +167,13 @@ EMU_FN int emu_get(ncclComm_t c, emu_op *o)
         emu_stop("rank %ld sends %ld bytes, rank %ld waits for %ld", o->peer, (long)w->bytes, c->rank, (long)o->bytes);
     }
     memcpy(o->at + o->moved, w->data, n / 2);
-    if (n <= EMU_TORN) usleep(200);                    /* who looks before the stream is there sees half of it */
+    if (n <= EMU_TORN) usleep(200);                    /* a reader ahead of the stream sees half of the data */
     memcpy(o->at + o->moved + n / 2, w->data + n / 2, n - n / 2);
     o->moved += n;
     __atomic_store_n(&w->got, w->got + 1, __ATOMIC_RELEASE);
     return 1;
 }
-/* All at once; those of a pair and direction one after the other. */
+/* All at once; messages of a pair and direction one after the other. */
 EMU_FN void emu_move(ncclComm_t c, std::vector<emu_op> ops, uint64_t turn)
 {
     size_t left = ops.size(), i;

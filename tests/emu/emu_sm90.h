@@ -114,7 +114,7 @@ EMU_FN void moek_mbar_arrive_copied_(uint64_t *bar)
         emu_mbar_count(bar, 1, 0);
     }, emu_now, me->groups);
 }
-/* Those of a thread before group `until`, now: it waits for them. */
+/* Copies of a thread before group `until`, now: the thread waits for them. */
 EMU_FN void emu_land_counted(int thread, int until)
 {
     for (emu_happenings::iterator i = emu_on_way.begin(); i != emu_on_way.end();)

@@ -23,7 +23,7 @@ typedef struct scene {
     moek_config config;                                /* of the whole layer; max_tokens: of a rank */
     int options;                                       /* LAYER_* */
     size_t gap;                                        /* elements between rows of x; twice and three times as many
-                                                          between those of y and shared_y */
+                                                          between rows of y and of shared_y */
     int tokens[RANKS], total;
     int copies;                                        /* physical experts: copies * EXPERTS + 1, if above 1 */
     int physical, logical[4 * EXPERTS];                /* expert of the whole layer, of each physical one */

@@ -341,7 +341,7 @@ static int planned(scene *s, side *k, int first)
     return 1;
 }
 
-/* Inputs, then both groups.  pattern also says who has tokens. */
+/* Inputs, then both groups.  pattern also says which ranks have tokens. */
 static int staged(scene *s, int pattern)
 {
     moek_config c = s->config;
@@ -541,7 +541,7 @@ static int place_of_row(const scene *s, const side *h, const side *g, int i)
     for (; i >= (n = rows_of_rank(h, p)); p++) i -= n;
     return p * (g->ep.config.max_rows / s->group.ranks) + i;
 }
-/* The same in standard format.  allgather: rows of all tokens, ids of -1 behind those of each rank; alltoall: the rows
+/* The same in standard format.  allgather: rows of all tokens, ids of -1 behind each rank's rows; alltoall: the rows
  * that arrived, and on the GPU ids of -1 behind them, up to max_rows. */
 static void compare_standard(scene *s, int r)
 {
@@ -667,7 +667,7 @@ static int exchanged(scene *s)
     for (r = 0; r < s->group.ranks; r++) check_zeros(s, &s->gpu[r]);
     return 1;
 }
-/* Each may be as far from the reference as layer.h says: the twin's rows of the CPU, and those of the GPU, which sum in
+/* Each may be as far from the reference as layer.h says: the twin's rows of the CPU, and rows of the GPU, which sum in
  * another order and, on Hopper, to fewer bits.  So they may be as far apart as both together. */
 static double apart(const layer *l)
 {

@@ -80,7 +80,7 @@ typedef struct scene {
     uint16_t *y;                                       /* of the twins, once they have run */
     uint16_t *shared;                                  /* shared_y of all tokens, or NULL */
     size_t gap;                                        /* elements between rows of x; twice and three times as many
-                                                          between those of y and shared_y */
+                                                          between rows of y and of shared_y */
     int bare;                                          /* experts do not run: their weights are of one, whose ever */
     int mapped;                                        /* replicas, and what follows */
     int32_t owner[PHYSICAL], logical[PHYSICAL], replicas[3 * EXPERTS], replica_count[EXPERTS];

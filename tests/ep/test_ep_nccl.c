@@ -42,7 +42,7 @@ typedef struct scene {
     moek_ep_config group;
     int exact_bits, brings, total, tokens[RANKS];      /* brings: ranks bring their memory */
     layer whole;                                       /* all experts and tokens on one GPU ... */
-    uint16_t *one, *y[PATHS];                          /* ... and its y; that of the ranks, by path */
+    uint16_t *one, *y[PATHS];                          /* ... and its y; y of the ranks, by path */
 } scene;
 typedef struct world {
     int ranks, scenes, window;                         /* window: has NCCL one here? */

@@ -515,7 +515,7 @@ static void test_plain_layer(const moek_format *f, int layout, int up_scales)
     mem_free(0, y); mem_free(0, z);
     for (j = 0; j < 12; j++) { mem_free(0, arrays[j]); mem_free(0, plain_arrays[j]); }
 }
-/* Blocks of gate and up, kept apart, are not those of one matrix. */
+/* Blocks of gate and up, kept apart, are not the blocks of one matrix. */
 static void test_scales_separate(const moek_format *f)
 {
     moek_config c = layer_config(f->number, MOEK_UP_GATE_UP);

@@ -37,7 +37,7 @@ def signed(b):
 
 
 def bits(q, per, step):
-    """Numbers of `per` bits; those of `step` bytes lie side by side, the lowest bits first."""
+    """Numbers of `per` bits; the numbers of `step` bytes lie side by side, the lowest bits first."""
     return [q[at + i] >> shift & (1 << per) - 1 for at in range(0, len(q), step) for shift in range(0, 8, per)
             for i in range(step)]
 
@@ -692,7 +692,7 @@ def as_blocks(rng, type, dtype, blob):
 def convert(name, type, rng, of_experts=None, of_down=None, wide=False):
     """(architecture, keys, tensors, the same tensors with values in f32): matrices outside of the experts in `type`.
     of_experts, of_down: types of gate and up, and of down, if they are not the folder's; and bf16 in the second list.
-    of_down is that of the first layer alone, as in files of llama.cpp, which take a better one for some layers."""
+    of_down is the type of the first layer alone, as in files of llama.cpp, which take a better one for some layers."""
     folder = os.path.join(ROOT, "tests/data/lm", name)
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
@@ -732,8 +732,8 @@ def convert(name, type, rng, of_experts=None, of_down=None, wide=False):
 
 
 def models(root):
-    """With bf16 they are those of transformers; with other types random ones, which plain.gguf has in f32, too.  With
-    blocks of experts plain.gguf has those in bf16."""
+    """With bf16 they are models of transformers; with other types random ones, which plain.gguf has in f32, too.  With
+    blocks of experts plain.gguf has the experts in bf16."""
     kinds = [(name, "bf16") for name in ("qwen3_moe", "olmoe", "mixtral", "gpt_oss", "gpt_oss_mxfp4")]
     kinds += [("qwen3_moe", "q8_0"), ("olmoe", "q4_0"), ("mixtral", "q5_1"), ("gpt_oss_mxfp4", "iq4_nl"),
               ("gpt_oss", "f16"), ("qwen3_moe", "mxfp4"), ("qwen3_moe", "bf16", "q8_0"), ("olmoe", "q8_0", "q4_0"),

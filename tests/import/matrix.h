@@ -494,7 +494,7 @@ static int scale_same_type(const matrix *m)
     return !is_open(m->format) || (m->format->w_scale.type == MOEK_SCALE_TYPE_T ? m->scale_dtype == m->dtype
                                                                                : m->scale_dtype == MOEK_DTYPE_F32);
 }
-/* Are elements those of the checkpoint?  In blocks scales lie between them, which may have been rounded. */
+/* Are elements the checkpoint's?  In blocks scales lie between them, which may have been rounded. */
 static int same_elements(const matrix *m, const unsigned char *w, int scales)
 {
     const gguf_block *b = gguf_of(m->source);

@@ -232,7 +232,7 @@ static void test_wide_ordered(void)
     }
 }
 
-/* Each row by a measured choice, also those of an older architecture, beside what the plan would have taken. */
+/* Each row by a measured choice, also rows of an older architecture, beside what the plan would have taken. */
 static void test_tuned(void)
 {
     char line[256], device[16];

@@ -602,7 +602,7 @@ static inline double *layer_ref(layer *l)
     free(load);
     return y;
 }
-/* The architecture whose bounds hold: of two formats, those of sm90 where h has a scale a row (layer_tolerance). */
+/* The architecture whose bounds hold: of two formats sm90, where h has a scale a row (layer_tolerance). */
 static inline int layer_rounds_as(const layer *l)
 {
     return l->down && format_by_row(l->down) ? 90 : layer_arch;
@@ -619,8 +619,8 @@ static inline double layer_tolerance(const layer *l)
     /* fp8 wgmma sums to 13 bits, as e4m3 by mma.sync does (sm89), and what that moves in h may fall to another e4m3.
      * With a scale a row, the largest h of the row may fall to the next T: the scale moves by 2^-8, and one code in 16
      * of that row with it, by 2^-3.5 on average, 1.5e-2 of the row.  The worst seen on an H100 is 1.1e-2; of two
-     * formats on a CPU 1.7e-2, where up had weights of 4 bits, whose sums in f32 are less exact than those of codes.
-     * With a scale a tensor, so may that of all rows: 2.4e-2, of sm89 emulated. */
+     * formats on a CPU 1.7e-2, where up had weights of 4 bits, whose sums in f32 are less exact than sums of codes.
+     * With a scale a tensor, the largest h of all rows may fall so: 2.4e-2, of sm89 emulated. */
     const int of_tensor = layer_arch == MOEK_ARCH_SM89 && layer_down(l)->x_scale.columns == 0;
     const double of_h = layer_rounds_as(l) < MOEK_ARCH_SM89 ? 2e-3
                       : format_by_row(layer_down(l)) || of_tensor ? 2.5e-2 : 6e-3;

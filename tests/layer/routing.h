@@ -276,7 +276,7 @@ static void check_peeks(layer *l, const uint16_t *y)
               "%s: args.shared finds other weights", l->what);
     }
 }
-/* Ids of 64 bits, written or read, give the bits that those of 32 do; the step has both. */
+/* Ids of 64 bits, written or read, give the bits that ids of 32 do; the step has both. */
 static void wide_once(int quant, int format, int logits, int maps)
 {
     moek_config c = config_of(quant);
@@ -457,7 +457,7 @@ static void test_replicas(void)
         memset(l.w.expert_load, 0, 8 * PHYSICAL);
         for (e = 0; e < EXPERTS; e++) {
             count[e] = e % (REPLICAS + 1);             /* expert 0 and 4: nowhere */
-            for (i = 0; i < REPLICAS; i++)             /* those of expert 3 are nowhere, too */
+            for (i = 0; i < REPLICAS; i++)             /* expert 3: nowhere, too */
                 replicas[e * REPLICAS + i] = i < count[e] && e != 3 ? rng_below(PHYSICAL) : -1;
         }
         for (e = 0; e < PHYSICAL; e++) map[e] = (e + 5) % PHYSICAL < PHYSICAL - 2 ? (e + 5) % PHYSICAL : -1;

@@ -44,7 +44,7 @@ static void shard_scales(const shard_of *s, char *to, const char *from, size_t t
     for (e = 0; e < EXPERTS; e++)
         memcpy(to + e * to_each * row, from + (e * per_expert + first) * row, blocks * row);
 }
-/* What the format has on top, of a layer whose gate comes first: global scales are those of the whole. */
+/* What the format has on top, of a layer whose gate comes first: global scales are the whole layer's. */
 static const float *shard_second(const shard_of *s, const float *from, int first, int step, int halves)
 {
     float *const to = from ? (float *)layer_array_new(s->l, 4 * (size_t)EXPERTS * halves, LAYER_IN) : NULL;
@@ -52,7 +52,7 @@ static const float *shard_second(const shard_of *s, const float *from, int first
     for (i = 0; to && i < EXPERTS * halves; i++) to[i] = from[i / halves * step + (first + i % halves) % step];
     return to;
 }
-/* Static scales of x and of h are those of the whole. */
+/* Static scales of x and of h are the whole layer's. */
 static const float *shard_static(const shard_of *s, const float *from)
 {
     float *const to = (float *)layer_array_new(s->l, 4, LAYER_IN);
@@ -296,7 +296,7 @@ static void test_chunks(void)
         uint16_t *y;
         layer l;
         SKIP_IF_SMALL(f->number != FORMAT_PLAIN);
-        if (format_by_tensor(f)) continue;             /* its scale is that of the chunk */
+        if (format_by_tensor(f)) continue;             /* its scale is of the chunk */
         c.batch_invariant = !layer_arch;
         layer_new(&l, &c, LAYER_LOGITS, TOKENS);
         if (layer_check(&l, "in chunks") && (y = layer_y(&l, moek_run)) != NULL) {

@@ -50,7 +50,7 @@ static void rounding_ones(layer *l, const void *scale, int type)
     for (i = 0; scale && i < layer_find(l, scale)->bytes * 8 / (size_t)number->width; i++)
         ref_put(number, (void *)(size_t)scale, i, 1);
 }
-/* Each x is a 1 among zeros, so that h are the weights there, powers of two; those of down are integers, and the
+/* Each x is a 1 among zeros, so that h are the weights there, powers of two; weights of down are integers, and the
  * router's powers of two: all sums are exact, in any order, and y shows where T rounds.  o of every 16th column is more
  * than fp16 holds. */
 static void rounding_fill(layer *l)
@@ -429,7 +429,7 @@ static int arch_of(const char *name)
     return -1;
 }
 /* What moek_explain says is what moek_plan_init does: its status and sentence, the backend, each row; and a row of
- * another architecture is told that of the backend taken. */
+ * another architecture is told the architecture of the backend taken. */
 static void check_explained(const moek_config *c, const char *what)
 {
     static char text[1 << 16];

@@ -1,7 +1,7 @@
 /* test_layer.c -- whole layers through moek_plan_init, bind and run, against ref_layer, on each backend that is here.
  *
  *   cc -std=c99 -O2 -Iinclude tests/layer/test_layer.c -lm -o layer                       the CPU rows
- *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/layer/test_layer.c -o layer                 those of this GPU, too
+ *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/layer/test_layer.c -o layer                 this GPU's rows, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/layer/test_layer.c -o layer      GPU rows on the CPU
  *                                                                (-DMOEK_EMU_ARCH=90: of a GPU that has sm90)
  *   ./layer [quick] [-jN] [-v] [SM90 | SM80 | CPU [WORD]]  one backend only, and tests whose names hold the word;

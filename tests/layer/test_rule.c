@@ -397,7 +397,7 @@ static void paired(void)
 }
 
 /* Rows of sm89: on devices of their list unasked, on other newer ones where the backend or a row of theirs is demanded,
- * beside rows of sm80; on older ones never.  Formats without such rows have those of sm80. */
+ * beside rows of sm80; on older ones never.  Formats without such rows have rows of sm80. */
 static void adds(void)
 {
     static const struct { int arch, unasked; } devices[] = { { 80, 0 }, { 86, 0 }, { 89, 1 }, { 90, 0 }, { 100, 0 },

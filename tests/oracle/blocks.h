@@ -52,7 +52,7 @@ static inline double block_weight(const moek_format *f, const moek_block *b, con
     const double w = code * block_factor(&b->scale, block, c);
     return b->sign ? w + b->sign * block_factor(&b->min, block, c) : w;
 }
-/* Those of a row, which has so many columns. */
+/* Weights of a row, which has so many columns. */
 static inline void block_row(const moek_format *f, const void *rows, size_t row, int columns, double *to)
 {
     const moek_block *const b = moek_block_of(f->file_type);

@@ -62,8 +62,8 @@ static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *
 /* Where x stays T, rows of GPUs make T of weights that have a scale for some columns of a row (w - zero times the
  * scale, rounded once) and multiply those.  Set by the test of a row. */
 static int ref_w_in_t;
-/* Rows that read blocks of files as fragments, with 64 rows of x and more, make T of weights, by f32: those of up (1),
- * of down (2).  Set likewise. */
+/* Rows that read blocks of files as fragments, with 64 rows of x and more, make T of weights, by f32: of up (1),
+ * of down (2).  Set by the test of a row. */
 static int ref_blocks_in_t;
 /* Rows of Hopper put scales of w of fewer than 128 columns into e4m3.  Set by the test of a row.  Scales that are e4m3
  * themselves: w times its scale rounds to e4m3, times the power of 2 that brings the largest scale of 128 columns to 32

@@ -3,7 +3,7 @@ that has one an activation.
 
     cells.py [--without ARCH] LOG ...      logs of test_rows.c, of the emulator or of a GPU; an ARCH that this machine
                                            cannot run is skipped, and so are instructions of CPUs that no log
-                                           has a case of (tests/api/test_api.c: that those of this one are there)
+                                           has a case of (tests/api/test_api.c: that this machine's are there)
 
 Last line: N passed, N failed, N skipped."""
 import argparse, os, re, sys

@@ -184,7 +184,7 @@ static const moek_format *format_that_expands(int columns)
     while (!format_at(i)->expands || format_at(i)->w_scale.columns != columns) i++;
     return format_at(i);
 }
-/* spread: of scales, in powers of 2; a NaN among those of 32 columns if it is the largest there is. */
+/* spread: of scales, in powers of 2; a NaN among the scales of 32 columns if it is the largest there is. */
 static void expand_case(int experts, int n, int k, int layout, int columns, int spread)
 {
     const size_t w_rows = layout ? 2 * (size_t)n : (size_t)n, rows = experts * w_rows;

@@ -319,7 +319,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     const int fp8 = format_quantizes(f), slots = tokens * topk, by_slot = rng_below(4) != 1;
     const int self = rng_below(2);                     /* the row counts by itself */
     const double all = (double)slots * hidden;
-    /* (Few rows of a group or two: that of the largest h may fall to another power of 2, or bf16.) */
+    /* (Few rows of a group or two: the scale of the largest h may be another power of 2, or h another bf16.) */
     const double tolerance = (fp8 ? 9e-3 : 3e-3) * (fp8 && all < 1e3 ? 8 : fp8 && all < 1e4 ? 4 : all < 100 ? 2 : 1);
     gemm_case_t c;
     moek_gemm_args up, down, d_up, d_down;

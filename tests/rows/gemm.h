@@ -46,7 +46,7 @@ enum { ORDER_IN = 1, ORDER_OUT = 2 };
 typedef struct gemm_case_t {
     int up, dtype, act, layout, bias, experts, topk, slots, batched, n, k, kind, order, bad, turn;
     int a_power, w_power;                              /* scales are 2^this larger */
-    int spread;                                        /* those of w are up to 2^this smaller, each by itself */
+    int spread;                                        /* scales of w are up to 2^this smaller, each by itself */
 } gemm_case_t;
 
 /* What the table says of the row (codegen/columns.py). */
@@ -149,7 +149,7 @@ static void rows_of_up(int layout, int n, int *gate_first, int *up_first, int *w
 /* Does the row read weights as fragments only? */
 static int gemm_in_fragments(void) { return now.row->reads == MOEK_READS_FRAGMENTS; }
 static int gemm_in_panels(void) { return now.row->reads == MOEK_READS_PANELS; }
-/* Its w and w_scale, from those of a checkpoint; of format f and its block. */
+/* w and w_scale of the row, from a checkpoint's; of format f and its block. */
 static void to_fragments(moek_gemm_args *h, const moek_format *f, int block)
 {
     const moek_scale_shape of = moek_weight_scale(f, block);

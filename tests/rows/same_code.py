@@ -121,7 +121,7 @@ def source_of(root, names):
 
 
 def ptx_of(root, names, to, arch):
-    """(nvcc may order instructions by the name of a file: that of old and new is the same.)"""
+    """(nvcc may order instructions by the name of a file: old and new have the same name.)"""
     text, options = source_of(root, names)
     with open(to + ".cu", "w") as f:
         f.write(text)
@@ -140,8 +140,8 @@ def ptx_of(root, names, to, arch):
 
 
 def unnamed(text, symbol):
-    """A kernel's PTX without its name, and with numbers for those of its shared variables, which hold the function that
-    declares them."""
+    """A kernel's PTX without its name, and with numbers for the names of its shared variables, which hold the function
+    that declares them."""
     shared = list(dict.fromkeys(re.findall(r"\b_ZZ\w+", text)))
     return re.sub(r"\b_ZZ\w+", lambda m: f"shared_{shared.index(m.group())}", text).replace(symbol, "")
 

@@ -158,7 +158,7 @@ static void test_unpacks(int d)
         if (b->columns > 128) test_unpack(d, 0, 128), test_unpack(d, 128, 128);
     }
 }
-/* Each bit of a block belongs to one number, but for those of scales on top of others: a change of one shows. */
+/* Each bit of a block belongs to one number, but for bits of scales on top of others: a change of one bit shows. */
 static void test_bits(int d)
 {
     const moek_block *const b = moek_block_of(decoders[d].type);

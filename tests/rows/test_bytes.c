@@ -1,6 +1,6 @@
 /* test_bytes.c -- products of bytes (moek/kernel/bytes.h) before anything is rounded to T: sums against double
  * precision, and the bits of each set of instructions that this processor has, of weights as they come and in panels,
- * and of any number of rows, against those of plain C.
+ * and of any number of rows, against the bits of plain C.
  *
  *   cc -std=c99 -O2 -Iinclude tests/rows/test_bytes.c -lm -o test_bytes && ./test_bytes */
 #define MOEK_IMPLEMENTATION

@@ -1,7 +1,7 @@
 /* test_digits.c -- products of integers (moek/kernel/digits.h; in panels: tile.h) before anything is rounded to T: sums
- * against double precision, by each set of instructions that this processor has, and their bits against those of plain
- * C.  Without the third digits the same bounds must fail.  The same of outer products (moek/kernel/panel.h), but for
- * the digits.
+ * against double precision, by each set of instructions that this processor has, and their bits against the bits of
+ * plain C.  Without the third digits the same bounds must fail.  The same of outer products (moek/kernel/panel.h), but
+ * for the digits.
  *
  *   cc -std=c99 -O2 -Iinclude tests/rows/test_digits.c -lm -o test_digits
  *   ./test_digits [quick]                              quick: a third of the sizes of each kind and T */

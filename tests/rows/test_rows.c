@@ -1,7 +1,7 @@
 /* test_rows.c -- every row of the kernel table against ref.h, by operation.
  *
  *   cc -std=c99 -O2 -Iinclude tests/rows/test_rows.c -lm -o rows              the CPU rows
- *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/rows/test_rows.c -o rows        those of this GPU, too
+ *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/rows/test_rows.c -o rows        this GPU's rows, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/rows/test_rows.c -o rows
  *                                                        GPU rows on the CPU, in small cases:
  *                                      those for sm80; for sm90 with -DMOEK_EMU_ARCH=90 '-DMOEK_WANT_ARCH(a)=((a)==90)'
