@@ -211,6 +211,17 @@ static MOEK_UNUSED moek_status moek_ready_sm90_(const void *kernel, int threads,
 #endif
 #define MOEK_READY_SM89_(kernel, threads, shared) MOEK_READY_SM90_(kernel, threads, shared)
 
+/* Rows of sm120 multiply by block scale, which code for compute_120f, sm_120a, compute_121f and sm_121a has, and code
+ * for plain sm_120 and sm_121 has not; __CUDA_ARCH__ is the same for both. */
+#if (defined(__CUDA_ARCH_FAMILY_SPECIFIC__) && __CUDA_ARCH_FAMILY_SPECIFIC__ / 100 == 12) || \
+    (defined(__CUDA_ARCH_SPECIFIC__) && __CUDA_ARCH_SPECIFIC__ / 100 == 12)
+#define MOEK_SM120_CODE_ 1
+#define MOEK_SM120_THREADS_(threads) (threads)
+#else
+#define MOEK_SM120_THREADS_(threads) 32
+#endif
+#define MOEK_READY_SM120_(kernel, threads, shared) MOEK_READY_SM90_(kernel, threads, shared)
+
 /* Copy 16 bytes to shared memory, asynchronously; only the first `bytes` are read, the rest are zero. */
 MOEK_DEVICE void moek_cp_async16_(void *shared, const void *global, int bytes)
 {
