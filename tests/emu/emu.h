@@ -8,7 +8,8 @@
  * the work of all.  It stops with a sentence (and abort) where a GPU would hang or give any result: a barrier that some
  * threads never reach, lanes that meet at different words or lines, a shuffle from a lane that is not there, writes
  * behind dynamic shared memory, a stack that overflows.  Shared memory starts as 0x7f bytes in each block.  cp.async
- * delivers at the wait for it, no sooner: until then its target reads 0x7f.  Of Hopper: emu_sm90.h.
+ * delivers at the wait for it, no sooner: until then its target reads 0x7f.  Of Hopper: emu_sm90.h; of sm_120:
+ * emu_sm120.h.
  * With -Wall, add -Wno-unknown-pragmas for #pragma unroll.
  * moek_emu_backwards = 1 runs blocks, warps and lanes in falling order: results that change show a race.
  * moek_emu_hold = "name" keeps kernels with that in their name waiting, until moek_emu_let_go() runs them in order: as
@@ -289,6 +290,7 @@ EMU_FN uint32_t emu_reduce_two(int word, uint32_t x, uint32_t y)
     }
 }
 EMU_FN void emu_wgmma_work(emu_fibre *warp);           /* emu_sm90.h */
+EMU_FN void emu_mma_scaled_work(const emu_fibre *warp); /* emu_sm120.h */
 /* All lanes of the mask are there: each gets its value. */
 EMU_FN void emu_mma_work(int word, uint32_t mask, emu_fibre *warp)
 {
@@ -296,6 +298,7 @@ EMU_FN void emu_mma_work(int word, uint32_t mask, emu_fibre *warp)
     if (word == EMU_WGMMA) emu_wgmma_work(warp);
     else if (word == EMU_MMA_S8) emu_mma_s8(warp);
     else if (word == EMU_MMA_E4M3) emu_mma_e4m3(warp);
+    else if (word == EMU_MMA_SCALED) emu_mma_scaled_work(warp);
     else emu_mma(word, warp);
 }
 EMU_FN void emu_work(int word, uint32_t mask, emu_fibre *warp)
@@ -500,4 +503,5 @@ EMU_FN void moek_pause_(unsigned) { emu_let_others(EMU_PAUSES); }
 #endif
 
 #include "emu_sm90.h"
+#include "emu_sm120.h"
 #endif

@@ -21,15 +21,17 @@ enum emu_state { EMU_DONE, EMU_RUNS, EMU_PAUSES, EMU_POLLS, EMU_AT_WARP, EMU_AT_
 enum emu_word {
     EMU_SYNCWARP, EMU_SHFL, EMU_BALLOT, EMU_MATCH, EMU_REDUCE_ADD, EMU_REDUCE_MIN, EMU_REDUCE_MAX,
     EMU_REDUCE_UMIN, EMU_REDUCE_UMAX, EMU_REDUCE_AND, EMU_REDUCE_OR, EMU_REDUCE_XOR, EMU_MMA_BF16, EMU_MMA_FP16,
-    EMU_MMA_S8, EMU_MMA_E4M3, EMU_WGMMA
+    EMU_MMA_S8, EMU_MMA_E4M3, EMU_MMA_SCALED, EMU_WGMMA
 };
 static const char *const emu_words[] = { "__syncwarp", "a shuffle", "a vote", "__match_any_sync", "__reduce_add_sync",
     "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_and_sync",
     "__reduce_or_sync", "__reduce_xor_sync", "moek_mma_bf16_", "moek_mma_fp16_",
-    "moek_mma_s8_", "moek_wgmma_wait_" };
+    "moek_mma_s8_", "moek_mma_e4m3_", "an mma by block scale", "moek_wgmma_wait_" };
+static_assert(sizeof emu_words / sizeof *emu_words == EMU_WGMMA + 1, "each word has its text");
 
 struct emu_copy { void *to; const void *from; int bytes, size, group; };
 struct emu_wgmma;
+struct emu_scaled;
 struct emu_fibre {
     void *stack_pointer;
     char *stack;
@@ -40,6 +42,7 @@ struct emu_fibre {
     uint64_t value;
     void *d;                                          /* float or int32_t [4] */
     const uint32_t *a, *b;
+    const emu_scaled *scaled;                         /* emu_sm120.h */
     /* cp.async */
     emu_copy *copies;
     int copies_count, copies_room, groups;
