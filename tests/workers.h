@@ -1,13 +1,15 @@
 /* workers.h -- a test program's parts (rows, tests) shared out among processes: its word -j, or -j8.
  *
  * Each process goes through all parts and runs those that nobody has taken; a part does the same in whichever process.
- * On a GPU the processes take turns; of the host's threads each gets as many.  What a part prints comes in one piece.
+ * They share out the GPUs, and take turns on each; of the host's threads each gets as many.  What a part prints comes
+ * in one piece.
  * Where a system has no fork, one process does all. */
 #ifndef WORKERS_H
 #define WORKERS_H
 #include <stdlib.h>
 #include <string.h>
 #include "check.h"
+#include "mem.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -31,13 +33,13 @@ static inline int workers_processors(void)
     return 1;
 #endif
 }
-/* Takes the word, if it is there: how many there shall be.  (-j: half as many as processors, up to 8.) */
+/* Takes the word, if it is there: how many there shall be.  (-j: half as many as processors, up to 16.) */
 static inline int workers_word(int *argc, char ***argv)
 {
     int n = 0;
     if (*argc < 2 || strncmp((*argv)[1], "-j", 2)) return 0;
     n = (*argv)[1][2] ? atoi((*argv)[1] + 2) : workers_processors() / 2;
-    if (!(*argv)[1][2] && n > 8) n = 8;
+    if (!(*argv)[1][2] && n > 16) n = 16;
     (*argv)[1] = (*argv)[0];
     --*argc, ++*argv;
     return n < WORKERS ? n : WORKERS;
@@ -54,10 +56,23 @@ static inline int workers_take(void)
     return taken == part;
 }
 #if defined(__unix__) || defined(__APPLE__)
-/* In one of n processes: its counts go into the pipe. */
-static inline void workers_child_(int n, const int *counts, void (*all)(int argc, char **argv), int argc, char **argv)
+/* Process i has the i-th GPU, or that of one before. */
+static inline void workers_gpu_(int i)
+{
+#if MEM_CUDA
+    int gpus = 0;
+    if (cudaGetDeviceCount(&gpus) != cudaSuccess) gpus = 0;
+    if (gpus) mem_must(cudaSetDevice(i % gpus));
+    else (void)cudaGetLastError();
+#endif
+    (void)i;
+}
+/* In process i of n: its counts go into the pipe. */
+static inline void workers_child_(int i, int n, const int *counts, void (*all)(int argc, char **argv), int argc,
+                                  char **argv)
 {
     int mine[3];
+    workers_gpu_(i);
 #ifdef _OPENMP
     omp_set_num_threads(workers_processors() > n ? workers_processors() / n : 1);
 #endif
@@ -83,7 +98,7 @@ static inline void workers_run(int n, void (*all)(int argc, char **argv), int ar
         for (i = 0; i < n; i++) {
             child[i] = fork();
             if (child[i] < 0) abort();
-            if (!child[i]) workers_child_(n, counts, all, argc, argv);
+            if (!child[i]) workers_child_(i, n, counts, all, argc, argv);
         }
         close(counts[1]);
         while (read(counts[0], mine, sizeof mine) == (ssize_t)sizeof mine)

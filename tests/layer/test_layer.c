@@ -4,8 +4,8 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/layer/test_layer.c -o layer                 this GPU's rows, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/layer/test_layer.c -o layer      GPU rows on the CPU
  *                                                                (-DMOEK_EMU_ARCH=90: of a GPU that has sm90)
- *   ./layer [quick] [-jN] [-v] [SM90 | SM80 | CPU [WORD]]  one backend only, and tests whose names hold the word;
- *                                                          quick: the quick set (quick.h); -j: in N processes
+ *   ./layer [quick] [-jN] [-v] [SM90,SM80 | CPU [WORD]]  these backends only, and tests whose names hold the word;
+ *                                                        quick: the quick set (quick.h); -j: in N processes
  *
  * -v: tells each run before it, and when.
  *
@@ -158,7 +158,7 @@ static void try_backend(const char *name, int number, int arch, const char *only
 {
     moek_config c;
     moek_plan plan;
-    if (arch < 0 || (only && strcmp(only, name))) return;
+    if (arch < 0 || (only && !strstr(only, name))) return;
     backend = number;
     layer_arch = arch;
     c = config_of(FORMAT_PLAIN);
