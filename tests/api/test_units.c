@@ -3,6 +3,7 @@
  *   cc -std=c99 -O2 -Iinclude tests/api/test_units.c -lm -o units            (or as C++, or nvcc -x cu) */
 #include "moek.h"
 #include "moek/kernel/numbers.h"
+#include "moek/kernel/parallel.h"
 #include "../check.h"
 #include "../oracle/ref.h"
 #include <float.h>
@@ -297,6 +298,26 @@ static void test_layers(void)
     }
 }
 
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
+
+/* One task is done by the calling thread: others would only be waited for, on a busy machine a tick of its clock. */
+#if defined(_OPENMP)
+static void level_of_task(const void *data, long long task)
+{
+    ((int *)(uintptr_t)data)[task] = omp_get_level();
+}
+static void test_one_task(void)
+{
+    int level[3] = { 7, 7, 7 };
+    moek_parallel_for_(NULL, 1, level_of_task, level);
+    CHECK(level[0] == 0 && level[1] == 7, "one task is at level %d of OpenMP", level[0]);
+    moek_parallel_for_(NULL, 2, level_of_task, level);
+    CHECK(level[0] == 1 && level[1] == 1 && level[2] == 7, "two tasks are at levels %d and %d", level[0], level[1]);
+}
+#else
+static void test_one_task(void) {}
+#endif
+
 int main(void)
 {
     int which;
@@ -309,6 +330,7 @@ int main(void)
     }
     test_ue8m0();
     test_acts();
+    test_one_task();
     test_layers();
     return check_end();
 }

@@ -26,6 +26,10 @@ static MOEK_UNUSED void moek_parallel_for_(moek_stream stream, long long tasks, 
         p->run(p->pool, tasks, task, data);
         return;
     }
+    if (tasks == 1) {                                  /* nobody is waited for */
+        task(data, 0);
+        return;
+    }
     MOEK_PARALLEL_FOR_
     for (i = 0; i < tasks; i++) task(data, i);
 }
