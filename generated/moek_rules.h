@@ -24,22 +24,30 @@ typedef struct moek_facts_ {
     long long fused;            /* 1: the kernel in question does up and down in one launch (mlp) */
     long long m;                /* rows of a tile of the kernel in question */
     long long w_bits;           /* bits of an element of the weights */
+    long long integers;         /* 1: activations are 8-bit integers */
     long long sets;             /* 1: on a CPU, with kernels for its set of instructions, which plain C is not compiled for, or for blocks */
+    long long mma;              /* 1: kernels multiply by mma.sync */
+    long long computed;         /* 1: bounds of the kernel in question are computed from facts of the device (docs/tuning.md) */
+    long long computed_rows;    /* then: rows an expert, on average, up to which it is taken */
+    long long again;            /* then: the first and the last of rows an expert, on average, for which it is taken again */
+    long long last;             /* see again */
+    long long gbs;              /* GB/s of memory of a device whose bounds are computed; else 4916, of the H200 */
 } moek_facts_;
 
 /* Up to how many rows an expert, on average, a kernel with tiles of m rows is taken. */
 static long long moek_rule_tile_rows_(const moek_facts_ *f)
 {
+    if (f->computed) return f->computed_rows;                                              /* computed-bounds */
     if (f->sets && f->m == 8 && (f->w_bits < 8 || f->x_columns == 32)) return 0;           /* outer-products */
     if (f->sets && f->m == 8 && f->w_bits == 8) return 4;                                  /* rows-of-floats */
     if (f->sets && f->m == 8) return 8;                                                    /* rows-of-floats */
-    if (f->row_blocks && f->device > 0 && f->m == 64 && f->w_bits == 16) return 48;        /* wide-by-mma */
+    if (f->row_blocks && f->mma && f->m == 64 && (f->w_bits == 16 || f->integers)) return 48; /* wide-by-mma */
     if (f->row_blocks) return f->m;                                                        /* middle-mma-tiles */
     if (f->x_columns == 32 && f->m == 64) return 96;                                       /* mxfp8-wgmma */
-    if (f->fragments && f->device < 90 && f->m == 16) return 15;                           /* fragments-by-mma */
-    if (f->fragments && f->device < 90 && f->m == 32) return 38;                           /* fragments-by-mma */
-    if (f->fragments && f->device < 90 && f->m == 64) return 58;                           /* fragments-by-mma */
-    if (f->fragments && f->device < 90 && f->m == 96) return 92;                           /* fragments-by-mma */
+    if (f->fragments && f->mma && f->m == 16) return 15;                                   /* fragments-by-mma */
+    if (f->fragments && f->mma && f->m == 32) return 38;                                   /* fragments-by-mma */
+    if (f->fragments && f->mma && f->m == 64) return 58;                                   /* fragments-by-mma */
+    if (f->fragments && f->mma && f->m == 96) return 92;                                   /* fragments-by-mma */
     if (f->fragments && f->m == 96) return 88;                                             /* fragments-tiles */
     if (f->fragments && f->m >= 32) return 7 * f->m / 8;                                   /* fragments-tiles */
     if (f->fragments) return 3 * f->m / 4;                                                 /* fragments-tiles */
@@ -52,7 +60,8 @@ static long long moek_rule_tile_rows_(const moek_facts_ *f)
 /* 1: a kernel is taken beyond its tile_rows, too: two of its tiles hold the rows of most experts. */
 static long long moek_rule_two_tiles_(const moek_facts_ *f)
 {
-    if (f->fragments && f->device < 90 && f->m == 96 && f->mean > 134) return f->mean <= 190; /* fragments-by-mma */
+    if (f->computed) return f->mean >= f->again && f->mean <= f->last;                     /* computed-bounds */
+    if (f->fragments && f->mma && f->m == 96 && f->mean > 134) return f->mean <= 190;      /* fragments-by-mma */
     if (f->fragments && f->m == 96 && f->mean > 134) return f->mean <= 176;                /* fragments-tiles */
     return 0;                                                                              /* fragments-tiles */
 }
@@ -67,8 +76,8 @@ static long long moek_rule_expands_(const moek_facts_ *f)
 /* 1: the one-launch kernel for up to 4 tokens (weights of 4 bits: 8) is taken, where there is room for it. */
 static long long moek_rule_few_tokens_(const moek_facts_ *f)
 {
-    if (f->fragments && f->quantizes) return f->used * f->expert / 10000 <= 18000;         /* fragments-one-launch-e4m3 */
-    if (f->fragments) return f->rows == 1 || f->used * f->expert / 10000 <= 24000;         /* fragments-one-launch */
+    if (f->fragments && f->quantizes) return f->used * f->expert / 10000 <= 18000 * f->gbs / 4916; /* fragments-one-launch-e4m3 */
+    if (f->fragments) return f->rows == 1 || f->used * f->expert / 10000 <= 24000 * f->gbs / 4916; /* fragments-one-launch */
     if (f->inter > 1024) return f->rows <= 2;                                              /* rule-140-cells */
     if (f->rows == 1 || f->layers == 1) return 1;                                          /* rule-140-cells */
     if (f->quantizes) return f->used * f->expert / 10000 + f->rows * f->hidden <= 35000;   /* rule-140-cells */
@@ -115,7 +124,7 @@ static long long moek_rule_x_sms_(const moek_facts_ *f)
 /* SMs for the quantization of h; 0: all.  On the others down is ready when h is. */
 static long long moek_rule_h_sms_(const moek_facts_ *f)
 {
-    if (f->device < 90) return 0;                                                          /* h-by-96-blocks */
+    if (f->mma) return 0;                                                                  /* h-by-96-blocks */
     if (f->m == 128) return 96;                                                            /* h-by-96-blocks */
     return 0;                                                                              /* h-by-96-blocks */
 }

@@ -14,6 +14,7 @@
 #include "plan/check.h"
 #include "plan/kernels.h"
 #include "plan/tuned.h"
+#include "plan/bounds.h"
 #include "plan/rule.h"
 #include "plan/workspace.h"
 #include "plan/plan.h"

@@ -39,7 +39,9 @@ enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemory
 enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice,
                       cudaMemcpyDefault };
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor,
-                      cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount };
+                      cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount,
+                      cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrGlobalMemoryBusWidth,
+                      cudaDevAttrL2CacheSize };
 enum { cudaStreamNonBlocking = 1, cudaHostAllocPortable = 1, cudaIpcMemLazyEnablePeerAccess = 1 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
 struct cudaPointerAttributes { cudaMemoryType type; int device; void *devicePointer, *hostPointer; };
@@ -85,7 +87,7 @@ EMU_FN cudaError_t cudaSetDevice(int device)
 }
 EMU_FN cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int device)
 {
-    static const int values[] = { 8, 0, 163 * 1024, 4 };
+    static const int values[8] = { 8, 0, 163 * 1024, 4 };      /* clocks are not known */
     if (device < 0 || device >= EMU_GPUS) return emu_say(cudaErrorInvalidDevice);
     *value = values[what];
     return cudaSuccess;

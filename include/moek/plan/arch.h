@@ -41,6 +41,11 @@ static int moek_runs_on_(const moek_kernel *k, int arch)
 /* What nvcc wants behind the number of the architecture for code of a row: "a", no newer device has it. */
 static const char *moek_code_of_(const moek_kernel *k) { return k->arch >= MOEK_ARCH_SM90 ? "a" : ""; }
 
+/* Does a row multiply by mma.sync?  (sm90's do by wgmma.) */
+static int moek_by_mma_(const moek_kernel *k) { return !moek_arch_is_host_(k->arch) && k->arch != MOEK_ARCH_SM90; }
+/* Are bounds of all rows that plans take for this device measured, so that nobody asks how fast it is? */
+static int moek_arch_measured_(int arch) { return arch == MOEK_ARCH_SM90; }
+
 /* Can kernels begin on the plan's device while those before them run (moek/ops.h: early)?  And this one? */
 static int moek_launches_early_(const moek_plan *plan) { return plan->arch >= MOEK_ARCH_SM90; }
 static int moek_early_(const moek_plan *plan, const moek_kernel *k)

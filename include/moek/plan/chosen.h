@@ -8,6 +8,8 @@ struct moek_kernel;
 
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_PLACES = 32 };
 
+/* Computed (moek/plan/bounds.h): a tile is taken up to so many rows an expert, and from `again` to `last`. */
+typedef struct moek_bound { int rows, again, last; } moek_bound;
 typedef struct moek_choice { int tokens, gemms; } moek_choice;    /* up to so many tokens: up[gemms], down[gemms] */
 /* Or: the built-in rule; up to LAYER layer[LAYER - gemms]; up to MLP mlp[MLP - gemms]. */
 enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_MLP = MOEK_CHOICE_LAYER - MOEK_MAX_TILES };
@@ -31,6 +33,9 @@ typedef struct moek_chosen {
     int multiprocessors;              /* of the device; 0 on the CPU                                                  */
     int one_rank;                     /* prepare_finalize is moek_local or moek_batched: rows stay on this rank       */
     int cpu;                          /* on the CPU: the best set whose kernels it may take (config.cpu)              */
+    int computed;                     /* 1: bound[i] of each tile is computed; 0: bounds are as measured on H200      */
+    moek_bound bound[MOEK_MAX_TILES];
+    int mhz, gbs, l2_kb;              /* of the device, if so.  gbs: else of the H200                                 */
     size_t places[MOEK_PLACES];       /* where parts of the workspace begin (moek/plan/workspace.h)                   */
 } moek_chosen;
 

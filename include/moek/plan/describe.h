@@ -6,6 +6,7 @@
 #include "bind.h"
 #include "plan.h"
 
+static void moek_append_bounds_(const moek_plan *plan, moek_text_ *t);
 size_t moek_explain(const moek_config *config, char *text, size_t size)
 {
     moek_text_ t = moek_text_in_(text, size), why;
@@ -18,6 +19,11 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
     why = moek_text_in_(sentence, sizeof sentence);
     status = moek_choose_(config, &plan, &o, &why, &t);
     if (plan.note[0]) moek_append_(&t, "tuned: %s\n", plan.note);
+    if (plan.backend && plan.chosen.tiles) {
+        moek_append_(&t, "rule: ");
+        moek_append_bounds_(&plan, &t);
+        moek_append_(&t, "\n");
+    }
     for (i = 0; t.length && i < MOEK_KERNELS_; i++) { /* no text: refused before any backend or row was asked */
         const moek_kernel *k = &moek_table_[i];
         const char *no = moek_kernel_refuses_(k, &o, plan.backend ? o.arch : k->arch, reason, sizeof reason);
@@ -30,10 +36,21 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
     return t.length;
 }
 
+/* Are bounds of the built-in rule measured, and on what? */
+static void moek_append_bounds_(const moek_plan *plan, moek_text_ *t)
+{
+    const moek_chosen *const h = &plan->chosen;
+    if (h->computed)
+        moek_append_(t, "bounds computed for sm_%d, %d SMs of %d MHz, %d GB/s, %.1f MiB of L2; ./moek tune measures",
+                     plan->arch, h->multiprocessors, h->mhz, h->gbs, h->l2_kb / 1024.0);
+    else moek_append_(t, "bounds measured on %s", h->cpu ? "other CPUs" : "H200");
+}
 static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
 {
     int i;
-    moek_append_(t, "choice    %s\n", plan->chosen.choices ? "measured (config.tuned):" : "built-in rule");
+    moek_append_(t, "choice    %s", plan->chosen.choices ? "measured (config.tuned)" : "built-in rule, ");
+    if (!plan->chosen.choices) moek_append_bounds_(plan, t);
+    moek_append_(t, "%s\n", plan->chosen.choices ? ":" : "");
     for (i = 0; i < plan->chosen.choices; i++) {
         const int gemms = plan->chosen.choice[i].gemms;
         moek_append_(t, "  up to %d tokens: %s\n", plan->chosen.choice[i].tokens,
@@ -41,7 +58,11 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
                      gemms <= MOEK_CHOICE_MLP ? plan->chosen.mlp[MOEK_CHOICE_MLP - gemms]->name :
                      gemms <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
     }
-    if (plan->chosen.choices) moek_append_(t, "  otherwise: the built-in rule\n");
+    if (plan->chosen.choices) {
+        moek_append_(t, "  otherwise: the built-in rule, ");
+        moek_append_bounds_(plan, t);
+        moek_append_(t, "\n");
+    }
     if (plan->note[0]) moek_append_(t, "  note: %s\n", plan->note);
 }
 

@@ -2,9 +2,15 @@
 #ifndef MOEK_DEVICE_QUERY_H
 #define MOEK_DEVICE_QUERY_H
 #include <stdio.h>
+#include <string.h>
 #include "../want.h"
 
-typedef struct moek_device_ { int ordinal, arch, shared_bytes, multiprocessors; } moek_device_;
+/* mhz to geforce: moek_device_speed_.  mhz 0: not known. */
+typedef struct moek_device_ {
+    int ordinal, arch, shared_bytes, multiprocessors;
+    int mhz, gbs, l2_kb;                              /* clock of an SM; GB/s of memory; L2 */
+    int geforce;                                      /* 1: f32 sums at half the rate, as GeForce has */
+} moek_device_;
 
 #if MOEK_HAVE_CUDART_
 #include <cuda_runtime_api.h>
@@ -13,8 +19,10 @@ void MOEK_LIMIT_DEVICE_(int *arch, int *shared_bytes);
 #endif
 static moek_device_ moek_device_query_(void)
 {
-    moek_device_ d = { -1, 0, 0, 0 };
+    moek_device_ d;
     int major = 0, minor = 0, ordinal = -1;
+    memset(&d, 0, sizeof d);
+    d.ordinal = -1;
     if (cudaGetDevice(&ordinal) == cudaSuccess &&
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal) == cudaSuccess &&
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal) == cudaSuccess &&
@@ -36,6 +44,22 @@ static void moek_device_name_(int ordinal, char *name, size_t size)      /* "NVI
     if (cudaGetDeviceProperties(&p, ordinal) == cudaSuccess) snprintf(name, size, "%s", p.name);
     else (void)cudaGetLastError();
 }
+/* How fast it is, as computed bounds want to know (moek/plan/bounds.h).  CUDA asks the card over PCIe for clocks. */
+static void moek_device_speed_(moek_device_ *d)
+{
+    char name[256] = "GeForce";
+    int khz = 0, memory_khz = 0, bits = 0, bytes = 0;
+    if (d->ordinal < 0 || cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, d->ordinal) != cudaSuccess || !khz) return;
+    (void)cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, d->ordinal);
+    (void)cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, d->ordinal);
+    (void)cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, d->ordinal);
+    (void)cudaGetLastError();
+    moek_device_name_(d->ordinal, name, sizeof name);
+    d->mhz = khz / 1000;
+    d->gbs = (int)(2LL * memory_khz * (bits / 8) / 1000000);     /* two bits a clock and pin */
+    d->l2_kb = bytes / 1024;
+    d->geforce = strstr(name, "GeForce") != NULL;
+}
 static int moek_device_current_(void) { int d = -1; return cudaGetDevice(&d) == cudaSuccess ? d : -1; }
 static const char *moek_device_error_(void)           /* of an earlier call of this thread, or NULL */
 {
@@ -45,12 +69,24 @@ static const char *moek_device_error_(void)           /* of an earlier call of t
 #else
 static moek_device_ moek_device_query_(void)
 {
+    moek_device_ d;
+    memset(&d, 0, sizeof d);
 #ifdef MOEK_EMU
-    moek_device_ d = { 0, MOEK_EMU_ARCH, (EMU_KB ? EMU_KB : MOEK_EMU_ARCH < 90 ? 163 : 227) * 1024, EMU_RESIDENT };
+    d.arch = MOEK_EMU_ARCH;
+    d.shared_bytes = (EMU_KB ? EMU_KB : MOEK_EMU_ARCH < 90 ? 163 : 227) * 1024;
+    d.multiprocessors = EMU_RESIDENT;
 #else
-    moek_device_ d = { -1, 0, 0, 0 };
+    d.ordinal = -1;
 #endif
     return d;
+}
+static void moek_device_speed_(moek_device_ *d)
+{
+#ifdef EMU_SPEED                                       /* of tests/layer/test_rule.c */
+    EMU_SPEED(d);
+#else
+    (void)d;
+#endif
 }
 static void moek_device_name_(int ordinal, char *name, size_t size) { (void)ordinal; snprintf(name, size, "none"); }
 static int moek_device_current_(void) { return moek_device_query_().ordinal; }

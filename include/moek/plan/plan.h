@@ -290,6 +290,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     if ((status = moek_choose_kernels_(o, arch, plan)) != MOEK_OK) return status;
     if ((status = moek_ready_kernels_(o, plan)) != MOEK_OK) return status;
     moek_choose_tuned_(o, plan);
+    moek_compute_bounds_(plan, &o->device);
     plan->workspace_size = moek_layout_(plan, plan->chosen.places);
     if (plan->workspace_size == (size_t)-1)
         MOEK_FAIL_(o->why, MOEK_E_ARGUMENT, "the workspace would have more bytes than size_t can count (%d bits): "
@@ -448,6 +449,7 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
                    "kernels.toml what to add", c->kernel);
     o->config = c;
     o->device = moek_device_query_();
+    if (!moek_arch_measured_(o->device.arch)) moek_device_speed_(&o->device);
     moek_ask_cpu_(o, c->cpu);
     status = moek_walk_backends_(o, plan, why, log);
     if (status != MOEK_OK) plan->workspace_size = 0, plan->backend = 0;

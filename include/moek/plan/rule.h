@@ -5,6 +5,7 @@
 #include "../kernel/isa.h"
 #include <string.h>
 #include "check.h"
+#include "bounds.h"
 #include "../../../generated/moek_rules.h"
 
 /* A plan that moek_plan_init refused, or never saw, has no sizes to divide by. */
@@ -27,10 +28,13 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.down_tiles = (c->hidden + 255) / 256;
     f.quantizes = moek_quantizes_(c->quant);
     f.by_row = moek_by_row_(c->quant);
+    f.integers = moek_format_of(c->quant)->x == MOEK_ELEMENT_S8;
     f.x_columns = moek_x_scale_(c->quant)->columns;
     f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED &&
                   (moek_in_fragments_(c->quant) || moek_in_fragments_(moek_down_quant_(c)));
     f.layers = plan->chosen.layers;
+    f.mma = plan->chosen.tiles && moek_by_mma_(plan->chosen.up[0]);
+    f.gbs = plan->chosen.gbs;
     f.w_bits = moek_format_of(c->quant)->w_bits;
     f.sets = plan->chosen.cpu &&
              (!MOEK_PLAIN_IS_WIDE_ || moek_in_blocks_(moek_format_of(c->quant), c->weight_layout));
@@ -40,8 +44,15 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.mean = (f.slots + c->physical_experts - 1) / c->physical_experts;
     return f;
 }
-static const moek_facts_ *moek_facts_on_(moek_facts_ *f, const moek_kernel *k)
+static const moek_facts_ *moek_facts_on_(moek_facts_ *f, const moek_plan *plan, const moek_kernel *k)
 {
+    const moek_chosen *const h = &plan->chosen;
+    int i;
+    for (i = h->computed ? h->tiles - 1 : -1; i >= 0 && h->up[i] != k && h->down[i] != k; i--) {}
+    f->computed = i >= 0;
+    f->computed_rows = i < 0 ? 0 : h->bound[i].rows;
+    f->again = i < 0 ? 0 : h->bound[i].again;
+    f->last = i < 0 ? 0 : h->bound[i].last;
     f->row_blocks = (k->traits & MOEK_TRAIT_ROW_BLOCKS) != 0;
     f->fused = k->op == MOEK_OP_MLP;
     f->m = k->m;
@@ -51,16 +62,16 @@ static const moek_facts_ *moek_facts_on_(moek_facts_ *f, const moek_kernel *k)
 static int moek_tile_rows_(const moek_plan *plan, const moek_kernel *k)
 {
     moek_facts_ f = moek_facts_of_(plan, 0);
-    return (int)moek_rule_tile_rows_(moek_facts_on_(&f, k));
+    return (int)moek_rule_tile_rows_(moek_facts_on_(&f, plan, k));
 }
 /* Rows an expert, on average, for which it is taken beyond these: from the first, 0 if there are none, to the last. */
 static int moek_two_tiles_(const moek_plan *plan, const moek_kernel *k, int *last)
 {
     moek_facts_ f = moek_facts_of_(plan, 0);
     int first = 0;
-    moek_facts_on_(&f, k);
+    moek_facts_on_(&f, plan, k);
     *last = 0;
-    for (f.mean = 1; f.mean <= 2 * k->m; f.mean++)
+    for (f.mean = 1; f.mean <= (f.computed ? f.last : 2 * k->m); f.mean++)
         if (moek_rule_two_tiles_(&f)) {
             *last = (int)f.mean;
             if (!first) first = *last;
@@ -68,9 +79,9 @@ static int moek_two_tiles_(const moek_plan *plan, const moek_kernel *k, int *las
     return first;
 }
 /* Do an expert's rows, on average, fit the tile of this kernel, or two? */
-static int moek_tile_holds_(moek_facts_ *f, const moek_kernel *k)
+static int moek_tile_holds_(moek_facts_ *f, const moek_plan *plan, const moek_kernel *k)
 {
-    moek_facts_on_(f, k);
+    moek_facts_on_(f, plan, k);
     return f->mean <= moek_rule_tile_rows_(f) || moek_rule_two_tiles_(f);
 }
 
@@ -95,7 +106,7 @@ static int moek_tile_of_(const moek_plan *plan, moek_facts_ *f)
     int i = moek_measured_(plan, (int)f->rows);
     if (plan->chosen.expanded && f->mean >= moek_expands_from_(plan)) return plan->chosen.expanded;  /* (as measured) */
     if (i >= 0) return i;
-    for (i = 0; i < plan->chosen.tiles - 1; i++) if (moek_tile_holds_(f, plan->chosen.up[i])) break;
+    for (i = 0; i < plan->chosen.tiles - 1; i++) if (moek_tile_holds_(f, plan, plan->chosen.up[i])) break;
     return i;
 }
 
@@ -148,7 +159,7 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
     if (!plan->chosen.layers_demanded && !moek_rule_one_launch_(f)) return NULL;
     for (; i < plan->chosen.layers; i++) {
         const moek_kernel *const k = plan->chosen.layer[i];
-        if (tokens <= k->m || moek_tile_holds_(f, k)) return k;
+        if (tokens <= k->m || moek_tile_holds_(f, plan, k)) return k;
     }
     return NULL;
 }
@@ -169,7 +180,8 @@ static const moek_kernel *moek_mlp_of_(const moek_plan *plan, moek_facts_ *f)
     if (plan->chosen.mlps_demanded) k = plan->chosen.mlp[0];
     else if (measured <= MOEK_CHOICE_MLP) k = plan->chosen.mlp[MOEK_CHOICE_MLP - measured];
     else if (!moek_rule_fused_mlp_(f)) return NULL;
-    for (i = 0; !k && i < plan->chosen.mlps; i++) if (moek_tile_holds_(f, plan->chosen.mlp[i])) k = plan->chosen.mlp[i];
+    for (i = 0; !k && i < plan->chosen.mlps; i++)
+        if (moek_tile_holds_(f, plan, plan->chosen.mlp[i])) k = plan->chosen.mlp[i];
     if (!k) return NULL;
     blocks = moek_max_blocks(f->slots, plan->local_experts, k->m);
     return blocks <= MOEK_MLP_BLOCKS && blocks * k->m * c->inter * element < MOEK_GATHERED ? k : NULL;
@@ -183,7 +195,7 @@ static int moek_requantizes_from_(const moek_plan *plan, const moek_facts_ *f, c
                     !moek_two_formats_(c) &&
                     (!moek_by_tensor_(c->quant) || plan->weights.h_scale);
     moek_facts_ on = *f;
-    return can ? (int)moek_rule_requantizes_(moek_facts_on_(&on, up)) : 0;
+    return can ? (int)moek_rule_requantizes_(moek_facts_on_(&on, plan, up)) : 0;
 }
 
 /* May x be written in sorted order for an up kernel?  Workspaces hold its place. */
@@ -227,13 +239,13 @@ moek_selection moek_selection_of(const moek_plan *plan, int rows, int fuse)
     how->expands = !selection.mlp && plan->chosen.expanded && how->tile == plan->chosen.expanded;
     k = selection.mlp ? selection.mlp : plan->chosen.up[how->tile];
     if (moek_local_(plan)) moek_share_work_(plan, &f, k, &selection);
-    how->x_sms = how->counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, k)) : 0;
+    how->x_sms = how->counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, plan, k)) : 0;
     if (selection.mlp) return selection;
     from = moek_requantizes_from_(plan, &f, k);
     down = plan->chosen.down[how->tile];
     if (!selection.layer) selection.up = k, selection.down = down;
     how->requantizes = from && f.mean >= from;
-    how->h_sms = !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, down)) : 0;
+    how->h_sms = !plan->rows_per_expert ? (int)moek_rule_h_sms_(moek_facts_on_(&f, plan, down)) : 0;
     return selection;
 }
 
