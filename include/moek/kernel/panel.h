@@ -408,9 +408,10 @@ static MOEK_UNUSED void moek_panel_factors_(const moek_panels_ *p, int e, int j0
     const moek_scale_shape *const ws = &d->f.w_scale;
     const float x_global_scale = d->f.static_x && d->f.x_scale.rows ? d->a->a_global_scale[0] : 1;
     const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
+    const int own = (ws->type && !ws->columns) || d->f.global_scale;   /* scales of rows, of an expert */
     int s, c;
-    for (s = 0; s < MOEK_STRIP; s++) by[s] = bias[s] = 0;
-    for (c = 0; c < columns; c++)
+    for (s = 0; s < MOEK_STRIP; s++) by[s] = x_global_scale, bias[s] = 0;
+    for (c = 0; c < columns && (own || a->w.bias); c++)
         for (s = 0; s < d->halves; s++) {
             const int i = moek_panel_lane_(d, c, s);
             const size_t row = (size_t)e * (size_t)a->gate_up.rows + (size_t)(j0 + c) * step;

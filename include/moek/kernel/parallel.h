@@ -34,8 +34,8 @@ static MOEK_UNUSED void moek_parallel_for_(moek_stream stream, long long tasks, 
     for (i = 0; i < tasks; i++) task(data, i);
 }
 
-/* So many tasks keep the threads busy: two a thread.  More and smaller ones cost more than they win (docs/notes/cpu.md:
- * tasks-by-threads). */
+/* So many tasks keep the threads busy: two a thread, of few threads four, so that these end together.  More and smaller
+ * ones cost more than they win (docs/notes/cpu.md: tasks-by-threads). */
 static MOEK_UNUSED int moek_tasks_wanted_(moek_stream stream)
 {
     const moek_parallel *const p = (const moek_parallel *)(const void *)stream;
@@ -45,7 +45,7 @@ static MOEK_UNUSED int moek_tasks_wanted_(moek_stream stream)
     threads = omp_get_max_threads();
 #endif
     if (p) threads = p->threads > 0 ? p->threads : (int)NOT_KNOWN;
-    return 2 * (threads < 1024 ? threads : 1024);
+    return (threads < 8 ? 4 : 2) * (threads < 1024 ? threads : 1024);
 }
 
 /* A task of up or down: columns j0 on of expert e, rows first to end - 1 of the work, all that the expert has: so its

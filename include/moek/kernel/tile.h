@@ -17,7 +17,7 @@ enum {
     MOEK_TILE_ROWS = 4,                                /* of x at a time */
     MOEK_TILE_RUNS = 4,                                /* what a task has room for: rows of x, times runs of each */
     MOEK_TILE_THIRDS = 48,                             /* fours of columns in the list of a run; more: dense */
-    MOEK_TILE_STRIPS = 4,                              /* the most of a task, which share x */
+    MOEK_TILE_STRIPS = 16,                             /* the most of a task, which share x */
     MOEK_TILE_SUMS = MOEK_TILE_ROWS * (int)MOEK_STRIP, /* of a strip */
     MOEK_TILE_AHEAD = 4096, MOEK_TILE_AHEAD_SCALES = 512               /* bytes that are asked for early */
 };
@@ -337,7 +337,8 @@ static MOEK_UNUSED int moek_tile_sums_(const moek_tiles_ *t, int e, int p0, int 
     const int strip = MOEK_STRIP / d->halves;
     moek_tile_x_ x[MOEK_TILE_RUNS];
     int run0, run, r, j, of, floats = 0;
-    memset(sum, 0, (size_t)((columns + strip - 1) / strip * MOEK_TILE_SUMS) * sizeof *sum);
+    for (j = 0; j < columns; j += strip)
+        memset(sum + j / strip * MOEK_TILE_SUMS, 0, (size_t)(rows * (int)MOEK_STRIP) * sizeof *sum);
     for (run0 = 0; run0 < runs; run0 += at_once) {
         const int n = runs - run0 < at_once ? runs - run0 : at_once;
         for (r = 0; r < rows; r++)
