@@ -172,7 +172,10 @@ static void moek_compute_bounds_(moek_plan *plan, const moek_device_ *device)
     moek_device_ d = *device;
     plan->chosen.gbs = MOEK_MEASURED_GBS_;
     if (plan->device < 0 || !mma || !(known || moek_format_of(plan->config.quant)->only_blocks)) return;
-    if (!known) d.arch = 90, d.mhz = MOEK_MEASURED_MHZ_, d.gbs = MOEK_MEASURED_GBS_, d.l2_kb = 50 << 10;
+    if (!known) {
+        d.arch = MOEK_ARCH_SM90, d.multiprocessors = MOEK_MEASURED_SMS_;
+        d.mhz = MOEK_MEASURED_MHZ_, d.gbs = MOEK_MEASURED_GBS_, d.l2_kb = 50 << 10, d.geforce = 0;
+    }
     moek_compute_tiles_(plan, &d);
 }
 #endif
