@@ -637,7 +637,7 @@ MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_args *found
     return d;
 }
 /* Columns of a task: x becomes digits in each, so they are no more tasks than threads need. */
-enum { MOEK_DIGITS_COLUMNS = 128, MOEK_DIGITS_MIN_COLUMNS = 32 };
+enum { MOEK_DIGITS_COLUMNS = 512, MOEK_DIGITS_MIN_COLUMNS = 32 };
 /* Columns of an expert, or none. */
 static MOEK_UNUSED void moek_digits_task_(const void *data, long long task)
 {
