@@ -22,7 +22,9 @@ TRAITS = {                                             # name: ops that have it,
     "gathers": ("up mlp", "finds rows of a by 32 bits: a has fewer than MOEK_GATHERED bytes"),
     "w_maps": ("up", "reads w by TMA maps: w_gate and w less than 2^MOEK_SM90_APART bytes apart"),
     "fp16": ("layer", "T may be fp16"),
+    "as_plain": ("up down", "of a CPU's set: plain C compiled for AVX-512 is as fast, and is taken there unasked"),
 }
+OF_HOSTS = ("as_plain",)                               # templates of CPUs say these, no others do
 NUMBERS = {
     "scratch": ("up down layer", "bytes of args.split that a block takes, where it may split tiles along k"),
     "flags": ("up down mlp", "int32 flags, zeros before a launch (mlp: besides, one a row block)"),
@@ -36,25 +38,26 @@ class Bad(Exception):
     """A sentence for the user."""
 
 
-def has(name, op):
-    """Has a kernel of this op the column?"""
+def has(name, op, host=False):
+    """Has a kernel of this op the column?  host: a kernel of a CPU."""
     ops = GEMMS if name == "reads" else {**TRAITS, **NUMBERS}[name][0]
-    return op in ops.split()
+    return op in ops.split() and (host or name not in OF_HOSTS)
 
 
 def known():
     return ["reads", *TRAITS, *NUMBERS]
 
 
-def checked(op, said, tiled):
-    """The columns of a row, by what its template said; tiled: how weights of its format lie that are tiled."""
+def checked(op, said, tiled, host):
+    """The columns of a row, by what its template said; tiled: how weights of its format lie that are tiled; host: the
+    row is of a CPU."""
     if said is None:
         said = {}
     for name in said:
         if name not in known():
             raise Bad(f"columns has {name}, which is no column; there are {' '.join(known())}")
     for name in known():
-        if has(name, op) and name not in said:
+        if has(name, op, host) and name not in said:
             raise Bad(f"columns lacks {name}, which each kernel of op {op} says (codegen/columns.py: "
                       f"{'how weights may lie' if name == 'reads' else {**TRAITS, **NUMBERS}[name][1]})")
     reads = said["reads"].split() if has("reads", op) else []
@@ -67,7 +70,7 @@ def checked(op, said, tiled):
     for name in NUMBERS:
         if has(name, op) and (not isinstance(said[name], int) or said[name] < 0):
             raise Bad(f"columns says {name} {said[name]!r}; it is a whole number from 0 on")
-    return {"reads": reads, "traits": [t for t in TRAITS if has(t, op) and said[t]],
+    return {"reads": reads, "traits": [t for t in TRAITS if has(t, op, host) and said[t]],
             **{name: int(said[name]) if has(name, op) else 0 for name in NUMBERS}}
 
 

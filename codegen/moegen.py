@@ -703,7 +703,8 @@ class Generator:
         for key in ("granule", "threads", "shared"):
             row[key] = getattr(module, key, {"granule": 1}.get(key, 0))
         try:
-            row["columns"] = columns.checked(row["op"], getattr(module, "columns", None), fmt and fmt.tiled)
+            row["columns"] = columns.checked(row["op"], getattr(module, "columns", None), fmt and fmt.tiled,
+                                             self.manifest["arch"][row["arch"]] < GPUS)
         except columns.Bad as e:
             raise Bad(f"templates/{source}: {text_of(row)}: {e}")
         row["header"], row["body"] = getattr(module, "header", None), getattr(module, "body", None)

@@ -407,26 +407,26 @@ def test_columns():
     """A template that leaves out a column of its op, or says nonsense in one, is one sentence, which names it."""
     said, real = {}, moegen.columns.checked
 
-    def note(op, of, tiled):
-        said[op, str(of)] = op, of, tiled
-        return real(op, of, tiled)
+    def note(op, of, tiled, host):
+        said[op, str(of), host] = op, of, tiled, host
+        return real(op, of, tiled, host)
     moegen.columns.checked = note
     try:
         moegen.Generator(ROOT).kernels()
     finally:
         moegen.columns.checked = real
-    ops = {op for op, _, _ in said.values()}
+    ops = {op for op, _, _, _ in said.values()}
     check(ops == set(moegen.load(os.path.join(ROOT, "kernels.toml"))["op"]) and len(said) > 30, f"{len(said)}: {ops}")
-    for op, of, tiled in said.values():
+    for op, of, tiled, host in said.values():
         for name in moegen.columns.known():
-            if not moegen.columns.has(name, op):
+            if not moegen.columns.has(name, op, host):
                 continue
             changes = [({k: v for k, v in of.items() if k != name}, f"columns lacks {name}, which each")]
             if name not in moegen.columns.TRAITS:
                 changes.append(({**of, name: "sorted"}, "sorted"))
             for change, says in changes:
                 try:
-                    real(op, change, tiled)
+                    real(op, change, tiled, host)
                     check(False, f"{op}: {change} was taken")
                 except moegen.columns.Bad as e:
                     check(says in str(e), f"{op}, {name}: {e}")
@@ -436,7 +436,7 @@ def test_columns():
                                            "pages": 0}, "fragments",
                                  "tiled ones of this format are fragments")):
         try:
-            real(op, of, tiled)
+            real(op, of, tiled, False)
             check(not says, f"{op}: {of} was taken")
         except moegen.columns.Bad as e:
             check(says and says in str(e), f"{op}: {e}")

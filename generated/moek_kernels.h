@@ -2967,43 +2967,43 @@ MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op
 MOEK_KERNEL(REPACK, 0, 0, 1, 0, 80, 256, 0, moek_repack_on_sm80_t256, "{ op = \"repack\", template = \"repack_simt\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a4_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a4_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 12, 0, 0, moek_up_int4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 12, 0, 0, moek_up_int4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 12, 0, 0, moek_up_int8_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 12, 0, 0, moek_up_int8_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 12, 0, 0, moek_up_int8_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 12, 0, 0, moek_up_int8_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12)
 MOEK_KERNEL(UP, MOEK_MXFP4_S8, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_s8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_s8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b32_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b32_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b64_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b64_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b128_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b128_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_up_int4_a16_h0_b0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12)
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 12, 0, 0, moek_up_int4_s8_h0_b32_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 32, arch = \"neon\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
@@ -3015,43 +3015,43 @@ MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 12, 0, 0, moek_up_int4_s8_h0_b64_on_neon_
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 12, 0, 0, moek_up_int4_s8_h0_b128_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a4_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a4_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 12, 0, 0, moek_down_int4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 12, 0, 0, moek_down_int4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 12, 0, 0, moek_down_int8_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 12, 0, 0, moek_down_int8_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 12, 0, 0, moek_down_int8_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 12, 0, 0, moek_down_int8_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_S8, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_s8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_s8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b32_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b32_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"neon\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b64_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b64_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"neon\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b128_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b128_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12)
 MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 4, 12, 0, 0, moek_down_int4_s8_h0_b32_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 32, arch = \"neon\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
@@ -3477,43 +3477,43 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 8, 5, 0, 0, moek_down_fp8c_a16_h0_on_avx5
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 8, 5, 0, 0, moek_down_fp8b128_a16_h0_on_avx512_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx512\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a4_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a4_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 5, 0, 0, moek_up_int4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 5, 0, 0, moek_up_int4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 5, 0, 0, moek_up_int8_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 5, 0, 0, moek_up_int8_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 5, 0, 0, moek_up_int8_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 5, 0, 0, moek_up_int8_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_MXFP4_S8, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_s8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_s8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b32_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b32_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b64_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b64_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b128_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b128_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_up_int4_a16_h0_b0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5)
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 5, 0, 0, moek_up_int4_s8_h0_b32_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 32, arch = \"avx512\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
@@ -3525,43 +3525,43 @@ MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 5, 0, 0, moek_up_int4_s8_h0_b64_on_avx512
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 5, 0, 0, moek_up_int4_s8_h0_b128_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"avx512\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a4_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a4_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 5, 0, 0, moek_down_int4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 5, 0, 0, moek_down_int4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 5, 0, 0, moek_down_int8_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 5, 0, 0, moek_down_int8_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 5, 0, 0, moek_down_int8_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 5, 0, 0, moek_down_int8_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_S8, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_s8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_s8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b32_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b32_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx512\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b64_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b64_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx512\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b128_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b128_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx512\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5)
 MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 4, 5, 0, 0, moek_down_int4_s8_h0_b32_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 32, arch = \"avx512\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
@@ -3987,43 +3987,43 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 8, 2, 0, 0, moek_down_fp8c_a16_h0_on_avx2
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 8, 2, 0, 0, moek_down_fp8b128_a16_h0_on_avx2_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx2\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a4_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a4_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 2, 0, 0, moek_up_int4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A8, 0, 2, 4, 2, 0, 0, moek_up_int4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 2, 0, 0, moek_up_int8_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 4, 2, 0, 0, moek_up_int8_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 2, 0, 0, moek_up_int8_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT8_A16, 0, 1, 4, 2, 0, 0, moek_up_int8_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_MXFP4_S8, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_s8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_s8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b32_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b32_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b64_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b64_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b128_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b128_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_up_int4_a16_h0_b0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2)
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 2, 0, 0, moek_up_int4_s8_h0_b32_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 32, arch = \"avx2\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
@@ -4035,43 +4035,43 @@ MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 2, 0, 0, moek_up_int4_s8_h0_b64_on_avx2_m
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 2, 0, 0, moek_up_int4_s8_h0_b128_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"avx2\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a4_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a4_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a4\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 2, 0, 0, moek_down_int4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A8, 0, 2, 4, 2, 0, 0, moek_down_int4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 2, 0, 0, moek_down_int8_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A8, 0, 1, 4, 2, 0, 0, moek_down_int8_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 2, 0, 0, moek_down_int8_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT8_A16, 0, 1, 4, 2, 0, 0, moek_down_int8_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int8_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_S8, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_s8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_s8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b32_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b32_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 32, arch = \"avx2\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b64_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b64_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 64, arch = \"avx2\", m = 4 },", 64, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b128_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b128_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 128, arch = \"avx2\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2)
 MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 4, 2, 0, 0, moek_down_int4_s8_h0_b32_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 32, arch = \"avx2\", m = 4 },", 32, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)

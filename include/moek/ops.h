@@ -454,9 +454,9 @@ typedef struct moek_layer_args {
     int x_stride, addend_stride, y_stride;
 } moek_layer_args;
 
-/* What such a row has (moek_kernel: shared_bytes, ring, threads / 32, pages, reads): bytes of shared memory; of them,
- * for weights on their way; warps of a block; pages of sums of a warp, or 0: a page for each unit of rows of w, and for
- * each warp; whether weights are fragments. */
+/* What such a row has (moek_decode_room_of): bytes of shared memory; of them, for weights on their way; warps of a
+ * block; pages of sums of a warp, or 0: a page for each unit of rows of w, and for each warp; whether weights are
+ * fragments. */
 typedef struct moek_decode_room { int bytes, ring, warps, pages, fragments; } moek_decode_room;
 /* Fragments: an eighth of the ring are scales on their way; behind them, with `more`, zero points, or scales of
  * activations, which are a 32nd.  (Rows that fit have fewer groups of 128 columns than that has places for.) */

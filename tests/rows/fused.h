@@ -72,13 +72,10 @@ static const float *layer_scales(int rows, int columns)
 /* Is there shared memory for so many tokens? */
 static int layer_fits(const moek_layer_args *h, const moek_gemm_args *up, const moek_gemm_args *down, int zeros)
 {
-    moek_decode_room room;
-    room.bytes = now.row->shared_bytes, room.ring = now.row->ring;
-    room.warps = now.row->threads / 32, room.pages = now.row->pages;
-    room.fragments = (now.row->reads & MOEK_READS_FRAGMENTS) != 0;
     return !now.row->max_tokens ||
-           moek_decode_smem_of(room, h->tokens, h->topk, up->experts, down->n, up->n, up->w_rows > up->n,
-                               now.format->w_bits, zeros || format_quantizes(now.format), multiprocessors()).fits;
+           moek_decode_smem_of(moek_decode_room_of(now.row), h->tokens, h->topk, up->experts, down->n, up->n,
+                               up->w_rows > up->n, now.format->w_bits, zeros || format_quantizes(now.format),
+                               multiprocessors()).fits;
 }
 static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
                            int kind, int odd)

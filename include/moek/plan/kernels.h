@@ -69,10 +69,7 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
         moek_append_(&t, "reads only blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)");
     else if (gemm && layout == MOEK_WEIGHTS_TILED && !reads)
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
-    else if (MOEK_PLAIN_IS_WIDE_ && gemm && !blocks && !c->cpu && !c->kernel && k->arch &&
-             moek_arch_is_host_(k->arch) && !(k->reads & MOEK_READS_PANELS) && !moek_sums_bytes_(quant) &&
-             moek_format_of(quant)->w != MOEK_ELEMENT_BF16 && moek_format_of(quant)->w != MOEK_ELEMENT_FP16 &&
-             moek_format_of(quant)->w != MOEK_ELEMENT_E4M3)
+    else if (MOEK_PLAIN_IS_WIDE_ && k->traits & MOEK_TRAIT_AS_PLAIN && !c->cpu && !c->kernel)
         moek_append_(&t, "plain C is compiled for AVX-512 here, and as fast (config.cpu demands a set)");
     else if (gemm && layout == MOEK_WEIGHTS_PANELS && !reads)
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_PANELS");

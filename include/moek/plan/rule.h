@@ -123,10 +123,7 @@ static moek_decode_smem moek_decode_smem_in_(const moek_plan *plan, const moek_k
     const moek_config *c = &plan->config;
     const int blocks = plan->chosen.multiprocessors < MOEK_SPLITS ? plan->chosen.multiprocessors : MOEK_SPLITS;
     const int more = plan->weights.w_up_zero != NULL || moek_quantizes_(c->quant);
-    moek_decode_room room;
-    room.bytes = k->shared_bytes; room.ring = k->ring; room.warps = k->threads / 32; room.pages = k->pages;
-    room.fragments = (k->reads & MOEK_READS_FRAGMENTS) != 0;
-    return moek_decode_smem_of(room, tokens, plan->slots, plan->local_experts, c->hidden, c->inter,
+    return moek_decode_smem_of(moek_decode_room_of(k), tokens, plan->slots, plan->local_experts, c->hidden, c->inter,
                                moek_act_gated_(c->act), moek_format_of(c->quant)->w_bits, more, blocks);
 }
 /* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
