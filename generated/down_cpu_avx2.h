@@ -10,41 +10,41 @@
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 2, moek_down_bf16_h0_on_avx2_m8)
 MOEK_GEMM_CPU_ROW_(moek_down_bf16_h0_on_avx2_m8,
-                   DOWN, BF16, 0, 0, 8, AVX2, moek_dots_avx2_bf16_, NULL, &moek_rows_avx2_bf16_)
+                   DOWN, BF16, 0, 0, 8, AVX2, moek_dots_avx2_bf16_, NULL, &moek_rows_bf16_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 2, moek_down_fp16_h0_on_avx2_m8)
 MOEK_GEMM_CPU_ROW_(moek_down_fp16_h0_on_avx2_m8,
-                   DOWN, FP16, 0, 0, 8, AVX2, moek_dots_avx2_fp16_, NULL, &moek_rows_avx2_fp16_)
+                   DOWN, FP16, 0, 0, 8, AVX2, moek_dots_avx2_fp16_, NULL, &moek_rows_fp16_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 2, moek_down_fp8t_h0_on_avx2_m8)
 MOEK_GEMM_CPU_ROW_(moek_down_fp8t_h0_on_avx2_m8,
-                   DOWN, FP8T, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_avx2_e4m3_)
+                   DOWN, FP8T, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_e4m3_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 2, moek_down_fp8c_h0_on_avx2_m8)
 MOEK_GEMM_CPU_ROW_(moek_down_fp8c_h0_on_avx2_m8,
-                   DOWN, FP8C, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_avx2_e4m3_)
+                   DOWN, FP8C, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_e4m3_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 2, moek_down_fp8b128_h0_on_avx2_m8)
 MOEK_GEMM_CPU_ROW_(moek_down_fp8b128_h0_on_avx2_m8,
-                   DOWN, FP8B128, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_avx2_e4m3_)
+                   DOWN, FP8B128, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_e4m3_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 2, moek_down_fp8t_a16_h0_on_avx2_m8)
 MOEK_GEMM_CPU_ROW_(moek_down_fp8t_a16_h0_on_avx2_m8,
-                   DOWN, FP8T_A16, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_avx2_e4m3_)
+                   DOWN, FP8T_A16, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_e4m3_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 2, moek_down_fp8c_a16_h0_on_avx2_m8)
 MOEK_GEMM_CPU_ROW_(moek_down_fp8c_a16_h0_on_avx2_m8,
-                   DOWN, FP8C_A16, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_avx2_e4m3_)
+                   DOWN, FP8C_A16, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_e4m3_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 2, moek_down_fp8b128_a16_h0_on_avx2_m8)
 MOEK_GEMM_CPU_ROW_(moek_down_fp8b128_a16_h0_on_avx2_m8,
-                   DOWN, FP8B128_A16, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_avx2_e4m3_)
+                   DOWN, FP8B128_A16, 0, 0, 8, AVX2, moek_dots_avx2_e4m3_, NULL, &moek_rows_e4m3_avx2_)
 #endif
 #endif

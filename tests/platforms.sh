@@ -36,7 +36,7 @@ strict="-std=c99 -pedantic" warnings="-Wall -Wextra -Werror" include="-DMOEK_ARC
 whole="-DMOEK_IMPLEMENTATION -x c -c include/moek_import.h"
 everything="$work/everything.c"                        # moek_ep.h, too
 printf '#define MOEK_IMPLEMENTATION\n#include "moek_ep.h"\n#include "moek_import.h"\n' > $everything
-every="units; golden; codes; digits; bytes; api; import quick; rows quick; layer quick CPU"
+every="units; golden; codes; digits; bytes; floats; api; import quick; rows quick; layer quick CPU"
 few="golden; api; layer quick CPU test_formats"
 
 # NAME COMPILER "FLAGS OF THE IMPLEMENTATION" "RUNNER" TESTS: compiles all of them, and runs them.
@@ -48,7 +48,7 @@ platform() {
     printf '%s\n' "$tests" | tr ';' '\n' > "$at/tests"
     while read -r test words <&3; do
         object=$at/moek.o split=-DMOEK_SPLIT
-        case $test in codes | digits | bytes) object= split= ;; esac   # it has the implementation in it
+        case $test in codes | digits | bytes | floats) object= split= ;; esac   # it has the implementation in it
         must "$of: compile $test" $cc $strict -O1 $warnings $include $split -DTEST_SMALL tests/*/test_$test.c \
             $object -static -pthread -lm -o "$at/$test.exe" || continue
         $runner "$at/$test.exe" $words > "$work/log" 2>&1 < /dev/null

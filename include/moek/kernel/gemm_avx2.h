@@ -250,8 +250,8 @@ MOEK_ROW_(bf16, MOEK_ELEMENT_BF16, 16)
 MOEK_ROW_(fp16, MOEK_ELEMENT_FP16, 16)
 MOEK_ROW_(e4m3, MOEK_ELEMENT_E4M3, 8)
 #undef MOEK_ROW_
-static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx2_bf16_ = { moek_row_bf16_avx2_, moek_x_halves_avx2_ };
-static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx2_fp16_ = { moek_row_fp16_avx2_, moek_x_halves_avx2_ };
-static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx2_e4m3_ = { moek_row_e4m3_avx2_, moek_x_quarters_avx2_ };
+static MOEK_UNUSED const moek_cpu_rows_ moek_rows_bf16_avx2_ = { moek_row_bf16_avx2_, moek_x_halves_avx2_ };
+static MOEK_UNUSED const moek_cpu_rows_ moek_rows_fp16_avx2_ = { moek_row_fp16_avx2_, moek_x_halves_avx2_ };
+static MOEK_UNUSED const moek_cpu_rows_ moek_rows_e4m3_avx2_ = { moek_row_e4m3_avx2_, moek_x_quarters_avx2_ };
 #endif
 #endif

@@ -88,32 +88,16 @@ MOEK_AVX512_INLINE void moek_row_of_avx512_(float *sum, const void *w, int n, fl
 #undef MOEK_END_
     }
 }
-#define MOEK_ROW_(name, ELEMENT) \
-    MOEK_AVX512_INLINE void moek_row_##name##_some_(float *sum, const void *w, int n, float unit, moek_dots_ a, \
-                                                    const int scaled) \
-    { \
-        int r, k; \
-        for (r = 0; r < a.rows; r += k) { \
-            moek_dots_ b = a; \
-            b.x += (size_t)r * a.x_row; \
-            if (a.x_scale) b.x_scale += (size_t)r * a.x_scale_row; \
-            k = a.rows - r >= 4 ? 4 : a.rows - r >= 2 ? 2 : 1; \
-            if (k == 4) moek_row_of_avx512_(sum + r, w, n, unit, b, 4, scaled, ELEMENT); \
-            else if (k == 2) moek_row_of_avx512_(sum + r, w, n, unit, b, 2, scaled, ELEMENT); \
-            else moek_row_of_avx512_(sum + r, w, n, unit, b, 1, scaled, ELEMENT); \
-        } \
-    } \
-    MOEK_AVX512_FN void moek_row_##name##_avx512_(float *sum, const void *w, int n, float unit, moek_dots_ a) \
-    { \
-        if ((ELEMENT) == MOEK_ELEMENT_E4M3 && a.scale) moek_row_##name##_some_(sum, w, n, unit, a, 1); \
-        else moek_row_##name##_some_(sum, w, n, unit, a, 0); \
-    }
-MOEK_ROW_(bf16, MOEK_ELEMENT_BF16)
-MOEK_ROW_(fp16, MOEK_ELEMENT_FP16)
-MOEK_ROW_(e4m3, MOEK_ELEMENT_E4M3)
-#undef MOEK_ROW_
-static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx512_bf16_ = { moek_row_bf16_avx512_, moek_x_halves_avx2_ };
-static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx512_fp16_ = { moek_row_fp16_avx512_, moek_x_halves_avx2_ };
-static MOEK_UNUSED const moek_cpu_rows_ moek_rows_avx512_e4m3_ = { moek_row_e4m3_avx512_, moek_x_quarters_avx2_ };
+#define MOEK_V_(x) moek_##x##_avx512_
+#define MOEK_V_FN MOEK_AVX512_FN
+#define MOEK_V_INLINE MOEK_AVX512_INLINE
+#define MOEK_V_X_HALVES moek_x_halves_avx2_
+#define MOEK_V_X_QUARTERS moek_x_quarters_avx2_
+#include "rows_body.h"
+#undef MOEK_V_
+#undef MOEK_V_FN
+#undef MOEK_V_INLINE
+#undef MOEK_V_X_HALVES
+#undef MOEK_V_X_QUARTERS
 #endif
 #endif

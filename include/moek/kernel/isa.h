@@ -40,13 +40,22 @@
 #define MOEK_HAVE_X86_ 0
 #define MOEK_LINE_ALIGNED_
 #endif
+/* Clang before 16, and Apple's, know no such attributes on Arm: all of the file is compiled for the set, or none. */
 #if defined(__aarch64__) && defined(__GNUC__) && !defined(__AARCH64EB__) && !defined(__CUDACC__)
+#if !defined(__clang__) || (__clang_major__ >= 16 && !defined(__apple_build_version__))
 #define MOEK_HAVE_NEON_ 1
+#define MOEK_NEON_TARGET_ __attribute__((target("arch=armv8.2-a+dotprod")))
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define MOEK_HAVE_NEON_ 1
+#define MOEK_NEON_TARGET_
+#endif
+#endif
+#if defined(MOEK_HAVE_NEON_)
 #include <arm_neon.h>
 #if defined(__linux__)
 #include <sys/auxv.h>
 #endif
-#define MOEK_NEON_FN static MOEK_UNUSED __attribute__((target("arch=armv8.2-a+dotprod")))
+#define MOEK_NEON_FN static MOEK_UNUSED MOEK_NEON_TARGET_
 #define MOEK_NEON_INLINE MOEK_NEON_FN MOEK_INTO_LOOPS_
 #else
 #define MOEK_HAVE_NEON_ 0
