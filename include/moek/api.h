@@ -226,7 +226,7 @@ typedef struct moek_kernel {
     int hidden;                       /* baked in, or 0: any multiple of `granule`, as inter is                       */
     int granule;
     int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis          */
-    int arch;                         /* below 80: of the host, MOEK_ARCH_CPU (0) plain C, _AVX2, _AVX512, _NEON with
+    int arch;                         /* below 80: of the host, MOEK_ARCH_CPU (0) plain C, _AVX2, _AVX512, .. with
                                          such instructions; 80: sm_80 and up; 90: sm_90, code for sm_90a              */
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;

@@ -7,7 +7,7 @@
 #define MOEK_ARCH 0
 #include "moek.h"
 #include "moek/kernel/bytes_avx512.h"
-#include "moek/kernel/bytes_neon.h"
+#include "moek/kernel/bytes_i8mm.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "../check.h"
@@ -26,7 +26,10 @@ static const struct { const moek_byte_set_ *set; int arch; const char *name; } s
 #if MOEK_HAVE_X86_
     { &moek_byte_set_avx2_, MOEK_ARCH_AVX2, "avx2" }, { &moek_byte_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
 #elif MOEK_HAVE_NEON_
-    { &moek_byte_set_neon_, MOEK_ARCH_NEON, "neon" }
+    { &moek_byte_set_neon_, MOEK_ARCH_NEON, "neon" },
+#if MOEK_HAVE_I8MM_
+    { &moek_byte_set_i8mm_, MOEK_ARCH_I8MM, "i8mm" }
+#endif
 #endif
 };
 enum { SETS = (int)(sizeof sets / sizeof *sets) };

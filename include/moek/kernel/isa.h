@@ -60,13 +60,27 @@
 #else
 #define MOEK_HAVE_NEON_ 0
 #endif
+#if !MOEK_HAVE_NEON_
+#define MOEK_HAVE_I8MM_ 0
+#elif defined(__ARM_FEATURE_MATMUL_INT8)                /* all of the file is compiled for it */
+#define MOEK_HAVE_I8MM_ 1
+#define MOEK_I8MM_FN MOEK_NEON_FN
+#elif defined(__clang__) ? __clang_major__ >= 16 && !defined(__apple_build_version__) : __GNUC__ >= 10
+#define MOEK_HAVE_I8MM_ 1
+#define MOEK_I8MM_FN static MOEK_UNUSED __attribute__((target("arch=armv8.2-a+dotprod+i8mm")))
+#else
+#define MOEK_HAVE_I8MM_ 0
+#endif
+#define MOEK_I8MM_INLINE MOEK_I8MM_FN MOEK_INTO_LOOPS_
 
 /* Is there code for an arch below 80?  (For #if, and so by numbers.) */
 #define MOEK_HAVE_SET_(arch) \
-    ((arch) == 0 || (((arch) == 2 || (arch) == 5) && MOEK_HAVE_X86_) || ((arch) == 12 && MOEK_HAVE_NEON_))
+    ((arch) == 0 || (((arch) == 2 || (arch) == 5) && MOEK_HAVE_X86_) || ((arch) == 12 && MOEK_HAVE_NEON_) || \
+     ((arch) == 13 && MOEK_HAVE_I8MM_))
 
 /* Are rows of `below` taken, too, where rows of `arch` are?  (Both below 80.) */
-#define MOEK_SET_BELOW_(below, arch) ((below) == (arch) || (below) == 0 || ((below) == 2 && (arch) == 5))
+#define MOEK_SET_BELOW_(below, arch) ((below) == (arch) || (below) == 0 || ((below) == 2 && (arch) == 5) || \
+                                      ((below) == 12 && (arch) == 13))
 
 /* Plain C that is compiled for AVX-512 reads weights as fast as rows of the set; s8 beside T faster (docs/notes). */
 #ifdef __AVX512F__
@@ -109,8 +123,11 @@ static MOEK_UNUSED const char *moek_lacks_(int arch)
     if (!MOEK_HAVE_SET_(arch)) return MOEK_NO_SET_;
 #if defined(__linux__)
     if (arch && !(getauxval(16 /* AT_HWCAP */) >> 20 & 1 /* HWCAP_ASIMDDP */)) return "this processor has no dotprod";
+    if (arch == 13 && !(getauxval(26 /* AT_HWCAP2 */) >> 13 & 1 /* HWCAP2_I8MM */)) return "this processor has no i8mm";
 #elif !defined(__APPLE__)
     if (arch) return "this operating system is not asked for dotprod";
+#elif !defined(__ARM_FEATURE_MATMUL_INT8)
+    if (arch == 13) return "this operating system is not asked for i8mm: compile the file for it";
 #endif
     (void)arch;
     return NULL;
