@@ -787,20 +787,22 @@ class Generator:
                     {(r["m"], r["columns"]["max_tokens"]) for r in of if r["op"] == op})) for op in GEMMS}}
 
     def pages(self):
-        """path -> text: README.md with its table of kernels, and docs/kernels.md, where they belong."""
-        readme, docs, out = os.path.join(self.root, "README.md"), os.path.join(self.root, "docs"), {}
-        if os.path.exists(readme):
-            out[readme] = self.readme(read(readme))
+        """path -> text: README.md and docs/formats.md with their tables, and docs/kernels.md, where they belong."""
+        docs, out = os.path.join(self.root, "docs"), {}
+        for path, word, table in (("README.md", "kernels", "readme_table.j2"),
+                                  ("docs/formats.md", "scales", "formats_table.j2")):
+            path = os.path.join(self.root, path)
+            if os.path.exists(path):
+                out[path] = self.with_part(read(path), word, table)
         if os.path.isdir(docs):
             out[os.path.join(docs, "kernels.md")] = self.rendered("kernels_page.j2")
         return out
 
-    def readme(self, text):
-        """README.md with the table of kernels between its markers."""
-        table = self.rendered("readme_table.j2")
-        head, sep, rest = text.partition("<!-- kernels: made by codegen/moegen.py -->\n")
-        old, end, tail = rest.partition("<!-- end of kernels -->\n")
-        return head + sep + table + end + tail if sep and end else text
+    def with_part(self, text, word, table):
+        """A page with the text of a template between its markers of this word."""
+        head, sep, rest = text.partition(f"<!-- {word}: made by codegen/moegen.py -->\n")
+        old, end, tail = rest.partition(f"<!-- end of {word} -->\n")
+        return head + sep + self.rendered(table) + end + tail if sep and end else text
 
 
 def renamed(text, prefix):

@@ -115,27 +115,17 @@ enum { MOEK_SORT_FEW = 16384 };     /* up to so many slots, without row blocks a
 /* quant: rows of T -> rows of the format.  Row r reads source row r / source_div and writes row
  *   (target ? target[r] : r); rows with target < 0 or that are not live are skipped.  Live: r < *row_limit (if given),
  *   and (r % rows_per_expert) < counts[r / rows_per_expert] (if counts is given).
- *   bf16, fp16: q = T(x * weight)                                                                    scale unused
- *   fp8t        s = *static_scale, or max |x| over live source rows / 448 (finite x only);
- *               q = e4m3(x * (1/s)), 0 if 1/s is Inf
- *   fp8c        s = max(amax/448, 1/(448*512)) of the row                             q = e4m3(x / s)
- *   fp8b128     s = max(amax, 1e-10) / 448 of each 128 columns                        q = e4m3(x / s)
- *   int4_a8     as fp8c
- *   nvfp4_a8    as fp8c
- *   mxfp4_a8    as fp8b128
- *   int8_a8     s = amax/127 of the row          q = s8(x * (127/amax)), all 0 where f32 does not hold 127/amax
- *   int4_s8, mxfp4_s8     as int8_a8, of each 32 columns
- *   nvfp4_a4    g = *static_scale; s = e4m3(1/g * (amax * (1/6))) of each 16 columns, 1/g being 0 where f32 does not
- *               hold it; q = e2m1(x * min(1/(s * g), FLT_MAX)), 0 where s is 0
- *   e8m0 scales (mxfp8): s = 2^ceil(log2(amax / 448)) of each C columns, from 2^-127 on     q = e4m3(x / s)
- *   where x is T, first multiplied by T(row_weight[source]) and rounded to T if row_weight is given.  e4m3 rounds to
- *   nearest even and saturates to 448; NaN stays NaN (0x7f | sign), fp8t also makes NaN of Inf.  Maxima pass over NaN;
- *   an Inf counts in fp8c and fp8b128: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448 and 0).
- *   s8 and e2m1 round to nearest even and saturate, to 127 and 6 on both sides.  They have no NaN, so it is
- *   in the scale that a NaN or Inf is seen: s = NaN (s8: Inf of an Inf), and q = 0 (e2m1: 6 of the NaN or Inf
- *   itself, else 0 of x's sign).  Where all are zeros: s = 0, q = 0.
- *   ue8m0 not 0 (fp8b128, mxfp4_a8): s = 2^ceil(log2(max(s, 1e-10))), exactly.
- *   Where columns share a scale, C of them (moek/format.h; fp8b128: 128):
+ *   What becomes of a row is its format's: the shape of the scales (moek/format.h), and by it s and q, each a formula
+ *   of a table in docs/formats.md (Scales).  T that stays T has no scale.  First x is multiplied by
+ *   T(row_weight[source]) and rounded to T, if row_weight is given.
+ *   e4m3    rounds to nearest even and saturates to 448; NaN stays NaN (0x7f | sign), and one scale for all rows, also
+ *           where it is static, makes NaN of Inf.  Maxima pass over NaN.  One for all rows is of live source rows, and
+ *           passes over Inf; in others an Inf counts: s = Inf, its row or group becomes NaN and 0 (ue8m0: 2^127, 448
+ *           and 0)
+ *   s8, e2m1  round to nearest even and saturate, to 127 and 6 on both sides.  They have no NaN, so a NaN or Inf is
+ *           seen in the scale: s = NaN (s8: Inf of an Inf), and q = 0 (e2m1: 6 of the NaN or Inf itself, else 0 of x's
+ *           sign).  Where all are zeros: s = 0, q = 0
+ *   Where columns share a scale, C of them:
  *   group_offset: group g has columns from C g - group_offset on, C at most.
  *   scale, G = ceil((group_offset + cols) / C) groups, is of the format's type unless packed:
  *     MOEK_SCALE_ROW     scale[row * G + g]
@@ -173,27 +163,13 @@ enum { MOEK_QUANT_PARTIALS = 1024 };
  *         out = act(g + bias, u + bias).  gate.codes != NULL: g = row j of gate, u = of w, n rows an expert of each.
  *         Not gated: g = w row j; out = act(g + bias).  act: moek.h.
  *   down  n = hidden; out = sum + bias.
- *   Scales multiply in f32:
- *     fp8t     a_scale[1],          w_scale[experts]
- *     fp8c     a_scale[row],        w_scale[experts][w_rows]
- *     int4_a8  a_scale[row],        w_scale[experts][w_rows][k/128]; each 128 of k are summed by themselves
- *     mxfp4_a8 a_scale[row][k/128], w_scale[experts][w_rows][k/32]; each 32 of k are summed by themselves
- *              (sm90: each 128, by the largest of their scales of w; terms of one below 2^-11 of that, or of 2^-127,
- *              may count as 0.  After `expand` the largest of 128 x 128)
- *     nvfp4_a8 a_scale[row],        w_scale[experts][w_rows][k/16] and its global scale; each 16 of k are summed by
- *              themselves
- *              (sm90: each 128.  w times its scale rounds to e4m3 first, times the power of 2 that brings the largest
- *              of their scales to 32 .. 60: only +-1.5, 3 and 6 may change.  What that brings below 2^-5 counts as 0)
- *     nvfp4_a4 a_scale[row][k/16] * a_global_scale[1], w_scale[experts][w_rows][k/16] and its global scale; each 16 of
- *              k are summed by themselves
- *     int8_a8  as fp8c; the sum of the integers, rounded to f32 once
- *     int4_s8, mxfp4_s8     a_scale[row][k/32], w_scale[experts][w_rows][k/C]; each 32 of k are summed by themselves,
- *              exactly, multiplied by both scales and then added
- *     fp8b128  a_scale[row][k/128], w_scale[experts][ceil(w_rows/128)][ceil(k/128)]; each 128 of k is summed by itself,
- *              multiplied by both scales and then added.  Where scales of gate and up are apart, there are
- *              ceil((n_offset + n)/128) rows of them for each, and row j of gate, or of up, takes number
- *              (n_offset + j)/128.  k_offset: the groups of k, of a_scale as of w_scale, are the ceil((k_offset + k)/
- *              128) whose number g has k from 128 g - k_offset on.                                                   */
+ *   Scales multiply in f32, of the shapes that the format says (moek/format.h; docs/formats.md has a table of these,
+ *   and of what each format sums by itself): a_scale is [1], [row] or [row][ceil(k/C)], w.scales [experts],
+ *   [experts][w_rows] or [experts][ceil(w_rows/R)][ceil(k/C)].  Where columns share a scale of w or of a, C the fewer,
+ *   each C of k are summed by themselves (sm90, e2m1 with a in e4m3: each 128; that page says what may change).
+ *   R = C = 128, of w: where scales of gate and up are apart, there are ceil((n_offset + n)/128) rows of them for each,
+ *   and row j of gate, or of up, takes number (n_offset + j)/128.  k_offset: the groups of k, of a_scale as of w_scale,
+ *   are the ceil((k_offset + k)/128) whose number g has k from 128 g - k_offset on.                                  */
 /* Weights of a GEMM, of up, gate or down alike, as they lie in memory.  Zero points: the groups of a row begin at a
  * byte, and w - zero counts. */
 typedef struct moek_matrix {
