@@ -39,6 +39,17 @@ printf '#define MOEK_IMPLEMENTATION\n#include "moek_ep.h"\n#include "moek_import
 every="units; golden; codes; digits; bytes; floats; api; import quick; rows quick; layer quick CPU"
 few="golden; api; layer quick CPU test_formats"
 
+run() {                                                # NAME COMMAND ...: a test, which says what passed
+    name=$1; shift
+    "$@" > "$work/log" 2>&1 < /dev/null
+    status=$?
+    line=$(tr -d '\r' < "$work/log" | grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' | tail -n 1)
+    case $line in
+        [1-9]*' passed, 0 failed, '*) [ $status = 0 ] && good "$name: $line" && return ;;
+    esac
+    grep -v '^ok' "$work/log" | tail -n 20 > "$work/short" && mv "$work/short" "$work/log"
+    bad "$name: exit status $status"
+}
 # NAME COMPILER "FLAGS OF THE IMPLEMENTATION" "RUNNER" TESTS: compiles all of them, and runs them.
 platform() {
     of=$1 cc=$2 flags=$3 runner=$4 tests=$5 at=$work/$1
@@ -51,14 +62,7 @@ platform() {
         case $test in codes | digits | bytes | floats) object= split= ;; esac   # it has the implementation in it
         must "$of: compile $test" $cc $strict -O1 $warnings $include $split -DTEST_SMALL tests/*/test_$test.c \
             $object -static -pthread -lm -o "$at/$test.exe" || continue
-        $runner "$at/$test.exe" $words > "$work/log" 2>&1 < /dev/null
-        status=$?
-        line=$(tr -d '\r' < "$work/log" | grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' | tail -n 1)
-        case $line in
-            [1-9]*' passed, 0 failed, '*) [ $status = 0 ] && good "$of: $test${words:+ $words}: $line" && continue ;;
-        esac
-        grep -v '^ok' "$work/log" | tail -n 20 > "$work/short" && mv "$work/short" "$work/log"
-        bad "$of: $test $words: exit status $status"
+        run "$of: $test${words:+ $words}" $runner "$at/$test.exe" $words
     done 3< "$at/tests"
 }
 emulated() {                                           # NAME TRIPLE PACKAGES QEMU "FLAGS" TESTS
@@ -66,6 +70,13 @@ emulated() {                                           # NAME TRIPLE PACKAGES QE
 }
 
 emulated aarch64 aarch64-linux-gnu "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" qemu-aarch64 "-O3" "$every"
+if asked aarch64 && have qemu-aarch64; then            # older processors: without i8mm, and without dotprod
+    for cpu in neoverse-n1 cortex-a72; do
+        for exe in "$work"/aarch64/bytes.exe "$work"/aarch64/floats.exe; do
+            [ -f "$exe" ] && run "aarch64, $cpu: $(basename "$exe" .exe)" qemu-aarch64 -cpu $cpu "$exe"
+        done
+    done
+fi
 emulated riscv64 riscv64-linux-gnu "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross" qemu-riscv64 "$strict -O1" "$every"
 emulated ppc64le powerpc64le-linux-gnu "gcc-powerpc64le-linux-gnu libc6-dev-ppc64el-cross" qemu-ppc64le \
     "$strict -O1" "$few"

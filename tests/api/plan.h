@@ -646,3 +646,27 @@ static void test_demanded(void)
         if (k->quant) REFUSED(c.quant = wrong_quant; c.kernel = k->name, E_NO_KERNEL, WRONG_QUANT(k->name));
     }
 }
+
+/* Where this processor has a set of instructions, its rows serve few rows an expert and many, of every format that has
+ * rows of a set (each alone in experts of one, so that rows an expert are tokens).  Some formats have one row for both.
+ */
+static void test_sets_serve(void)
+{
+    static const int tokens[] = { 1, 2, 4, 5, 8, 9, 48, 64, 500 };
+    int n, i, t;
+    const moek_kernel *const k = moek_kernels(&n);
+    for (i = 0; i < n; i++) {
+        moek_config c = good();
+        moek_plan p;
+        if (k[i].op != MOEK_OP_UP || !k[i].arch || k[i].arch >= 80 || k[i].launch(NULL, NULL) != MOEK_OK ||
+            !(k[i].reads & (MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS)) || k[i].m < 48) continue;
+        c.block = k[i].block; c.experts = c.topk = 1; c.max_tokens = 512; c.cpu = k[i].arch;
+        of_quant(&c, k[i].quant);
+        if (!CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s: %s", k[i].name, p.why)) continue;
+        for (t = 0; t < (int)(sizeof tokens / sizeof *tokens); t++) {
+            const moek_selection s = moek_selection_of(&p, tokens[t], MOEK_FUSE_NONE);
+            CHECK(s.up->arch && s.down->arch, "%s, %d rows an expert: %s and %s are taken", k[i].name, tokens[t],
+                  s.up->name, s.down->name);
+        }
+    }
+}

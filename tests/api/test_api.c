@@ -170,6 +170,7 @@ int main(void)
     test_two_demanded();
     test_no_device();
     test_demanded();
+    test_sets_serve();
     test_table();
     test_sets();
     test_missing_row();
