@@ -110,61 +110,61 @@ MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b0_on_neon_m48n32,
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 12, moek_down_q8_0_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q8_0_a16_h0_on_neon_m48n32,
-                DOWN, Q8_0_A16, 0, neon, NEON, moek_unpack_q8_0_plain_)
+                DOWN, Q8_0_A16, 0, neon, NEON, moek_unpack_q8_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 12, moek_down_q4_0_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q4_0_a16_h0_on_neon_m48n32,
-                DOWN, Q4_0_A16, 0, neon, NEON, moek_unpack_q4_0_plain_)
+                DOWN, Q4_0_A16, 0, neon, NEON, moek_unpack_q4_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 12, moek_down_q4_1_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q4_1_a16_h0_on_neon_m48n32,
-                DOWN, Q4_1_A16, 0, neon, NEON, moek_unpack_q4_1_plain_)
+                DOWN, Q4_1_A16, 0, neon, NEON, moek_unpack_q4_1_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 12, moek_down_q5_0_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q5_0_a16_h0_on_neon_m48n32,
-                DOWN, Q5_0_A16, 0, neon, NEON, moek_unpack_q5_0_plain_)
+                DOWN, Q5_0_A16, 0, neon, NEON, moek_unpack_q5_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 12, moek_down_q5_1_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q5_1_a16_h0_on_neon_m48n32,
-                DOWN, Q5_1_A16, 0, neon, NEON, moek_unpack_q5_1_plain_)
+                DOWN, Q5_1_A16, 0, neon, NEON, moek_unpack_q5_1_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 12, moek_down_q2_k_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q2_k_a16_h0_on_neon_m48n32,
-                DOWN, Q2_K_A16, 0, neon, NEON, moek_unpack_q2_k_plain_)
+                DOWN, Q2_K_A16, 0, neon, NEON, moek_unpack_q2_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 12, moek_down_q3_k_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q3_k_a16_h0_on_neon_m48n32,
-                DOWN, Q3_K_A16, 0, neon, NEON, moek_unpack_q3_k_plain_)
+                DOWN, Q3_K_A16, 0, neon, NEON, moek_unpack_q3_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 12, moek_down_q4_k_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q4_k_a16_h0_on_neon_m48n32,
-                DOWN, Q4_K_A16, 0, neon, NEON, moek_unpack_q4_k_plain_)
+                DOWN, Q4_K_A16, 0, neon, NEON, moek_unpack_q4_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 12, moek_down_q5_k_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q5_k_a16_h0_on_neon_m48n32,
-                DOWN, Q5_K_A16, 0, neon, NEON, moek_unpack_q5_k_plain_)
+                DOWN, Q5_K_A16, 0, neon, NEON, moek_unpack_q5_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 12, moek_down_q6_k_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_q6_k_a16_h0_on_neon_m48n32,
-                DOWN, Q6_K_A16, 0, neon, NEON, moek_unpack_q6_k_plain_)
+                DOWN, Q6_K_A16, 0, neon, NEON, moek_unpack_q6_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 12, moek_down_iq4_nl_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_iq4_nl_a16_h0_on_neon_m48n32,
-                DOWN, IQ4_NL_A16, 0, neon, NEON, moek_unpack_iq4_nl_plain_)
+                DOWN, IQ4_NL_A16, 0, neon, NEON, moek_unpack_iq4_nl_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 12, moek_down_iq4_xs_a16_h0_on_neon_m48n32)
 MOEK_PANEL_ROW_(moek_down_iq4_xs_a16_h0_on_neon_m48n32,
-                DOWN, IQ4_XS_A16, 0, neon, NEON, moek_unpack_iq4_xs_plain_)
+                DOWN, IQ4_XS_A16, 0, neon, NEON, moek_unpack_iq4_xs_neon_)
 #endif
 #endif

@@ -90,61 +90,61 @@ MOEK_DIGITS_ROW_(moek_up_int4_s8_h0_b128_on_neon_m4,
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 12, moek_up_q8_0_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q8_0_a16_h0_on_neon_m4,
-                 UP, Q8_0_A16, 0, neon, NEON, moek_unpack_q8_0_plain_)
+                 UP, Q8_0_A16, 0, neon, NEON, moek_unpack_q8_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 12, moek_up_q4_0_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q4_0_a16_h0_on_neon_m4,
-                 UP, Q4_0_A16, 0, neon, NEON, moek_unpack_q4_0_plain_)
+                 UP, Q4_0_A16, 0, neon, NEON, moek_unpack_q4_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 12, moek_up_q4_1_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q4_1_a16_h0_on_neon_m4,
-                 UP, Q4_1_A16, 0, neon, NEON, moek_unpack_q4_1_plain_)
+                 UP, Q4_1_A16, 0, neon, NEON, moek_unpack_q4_1_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 12, moek_up_q5_0_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q5_0_a16_h0_on_neon_m4,
-                 UP, Q5_0_A16, 0, neon, NEON, moek_unpack_q5_0_plain_)
+                 UP, Q5_0_A16, 0, neon, NEON, moek_unpack_q5_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 12, moek_up_q5_1_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q5_1_a16_h0_on_neon_m4,
-                 UP, Q5_1_A16, 0, neon, NEON, moek_unpack_q5_1_plain_)
+                 UP, Q5_1_A16, 0, neon, NEON, moek_unpack_q5_1_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 12, moek_up_q2_k_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q2_k_a16_h0_on_neon_m4,
-                 UP, Q2_K_A16, 0, neon, NEON, moek_unpack_q2_k_plain_)
+                 UP, Q2_K_A16, 0, neon, NEON, moek_unpack_q2_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 12, moek_up_q3_k_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q3_k_a16_h0_on_neon_m4,
-                 UP, Q3_K_A16, 0, neon, NEON, moek_unpack_q3_k_plain_)
+                 UP, Q3_K_A16, 0, neon, NEON, moek_unpack_q3_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 12, moek_up_q4_k_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q4_k_a16_h0_on_neon_m4,
-                 UP, Q4_K_A16, 0, neon, NEON, moek_unpack_q4_k_plain_)
+                 UP, Q4_K_A16, 0, neon, NEON, moek_unpack_q4_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 12, moek_up_q5_k_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q5_k_a16_h0_on_neon_m4,
-                 UP, Q5_K_A16, 0, neon, NEON, moek_unpack_q5_k_plain_)
+                 UP, Q5_K_A16, 0, neon, NEON, moek_unpack_q5_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 12, moek_up_q6_k_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_q6_k_a16_h0_on_neon_m4,
-                 UP, Q6_K_A16, 0, neon, NEON, moek_unpack_q6_k_plain_)
+                 UP, Q6_K_A16, 0, neon, NEON, moek_unpack_q6_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 12, moek_up_iq4_nl_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_iq4_nl_a16_h0_on_neon_m4,
-                 UP, IQ4_NL_A16, 0, neon, NEON, moek_unpack_iq4_nl_plain_)
+                 UP, IQ4_NL_A16, 0, neon, NEON, moek_unpack_iq4_nl_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 12, moek_up_iq4_xs_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_up_iq4_xs_a16_h0_on_neon_m4,
-                 UP, IQ4_XS_A16, 0, neon, NEON, moek_unpack_iq4_xs_plain_)
+                 UP, IQ4_XS_A16, 0, neon, NEON, moek_unpack_iq4_xs_neon_)
 #endif
 #endif

@@ -36,7 +36,7 @@ strict="-std=c99 -pedantic" warnings="-Wall -Wextra -Werror" include="-DMOEK_ARC
 whole="-DMOEK_IMPLEMENTATION -x c -c include/moek_import.h"
 everything="$work/everything.c"                        # moek_ep.h, too
 printf '#define MOEK_IMPLEMENTATION\n#include "moek_ep.h"\n#include "moek_import.h"\n' > $everything
-every="units; golden; codes; digits; bytes; floats; api; import quick; rows quick; layer quick CPU"
+every="units; golden; codes; digits; bytes; floats; blocks; api; import quick; rows quick; layer quick CPU"
 few="golden; api; layer quick CPU test_formats"
 
 run() {                                                # NAME COMMAND ...: a test, which says what passed
@@ -59,7 +59,7 @@ platform() {
     printf '%s\n' "$tests" | tr ';' '\n' > "$at/tests"
     while read -r test words <&3; do
         object=$at/moek.o split=-DMOEK_SPLIT
-        case $test in codes | digits | bytes | floats) object= split= ;; esac   # it has the implementation in it
+        case $test in codes | digits | bytes | floats | blocks) object= split= ;; esac     # it has the implementation
         must "$of: compile $test" $cc $strict -O1 $warnings $include $split -DTEST_SMALL tests/*/test_$test.c \
             $object -static -pthread -lm -o "$at/$test.exe" || continue
         run "$of: $test${words:+ $words}" $runner "$at/$test.exe" $words

@@ -6,6 +6,7 @@
 #define MOEK_ARCH 0
 #include "moek.h"
 #include "moek/kernel/avx512.h"
+#include "moek/kernel/neon.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "../check.h"
@@ -111,6 +112,9 @@ static void test_random(int d)
 #if MOEK_HAVE_X86_
 #define UNPACK(name, type, part) { type, { moek_unpack_##name##_plain_, moek_unpack_##name##_avx2_ } },
 static const int unpack_arch[2] = { MOEK_ARCH_CPU, MOEK_ARCH_AVX2 };
+#elif MOEK_HAVE_NEON_
+#define UNPACK(name, type, part) { type, { moek_unpack_##name##_plain_, moek_unpack_##name##_neon_ } },
+static const int unpack_arch[2] = { MOEK_ARCH_CPU, MOEK_ARCH_NEON };
 #else
 #define UNPACK(name, type, part) { type, { moek_unpack_##name##_plain_, NULL } },
 static const int unpack_arch[2] = { MOEK_ARCH_CPU, MOEK_ARCH_AVX2 };

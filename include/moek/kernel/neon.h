@@ -1,6 +1,7 @@
 /* moek/kernel/neon.h -- helpers of the rows of arch neon: Arm's sdot (moek/kernel/isa.h).  The bits are plain C's
  * in digits.h. */
 #include "digits.h"
+#include "../../../generated/moek_blocks_neon.h"
 #ifndef MOEK_NEON_H
 #define MOEK_NEON_H
 #if MOEK_HAVE_NEON_

@@ -1,0 +1,112 @@
+/* moek/kernel/blocks_neon.h -- pieces of what unpacks blocks of GGUF files with NEON (generated/moek_blocks_neon.h):
+ * planes of bits of 32 codes in a row, a byte each, and scales of 8 groups as f32.  moek/format.h says what a plane
+ * is. */
+#ifndef MOEK_BLOCKS_NEON_H
+#define MOEK_BLOCKS_NEON_H
+#include <string.h>
+#include "isa.h"
+#if MOEK_HAVE_NEON_
+
+MOEK_NEON_INLINE void moek_put_neon_(int8_t *to, uint8x16x2_t codes)
+{
+    vst1q_s8(to, vreinterpretq_s8_u8(codes.val[0]));
+    vst1q_s8(to + 16, vreinterpretq_s8_u8(codes.val[1]));
+}
+/* Bits of each byte, some bits lower (by < 0) or higher. */
+MOEK_NEON_INLINE uint8x16_t moek_bits_neon_(uint8x16_t v, const int by, const int mask)
+{
+    return vandq_u8(by ? vshlq_u8(v, vdupq_n_s8((int8_t)by)) : v, vdupq_n_u8((uint8_t)mask));
+}
+/* A plane of which 32 bytes have a number each, from bit `shift` on; the numbers begin at bit `up`. */
+MOEK_NEON_INLINE uint8x16x2_t moek_plane_neon_(const uint8_t *at, const int shift, const int bits, const int up)
+{
+    uint8x16x2_t v;
+    v.val[0] = moek_bits_neon_(vld1q_u8(at), bits == 8 ? 0 : up - shift, ((1 << bits) - 1) << up);
+    v.val[1] = moek_bits_neon_(vld1q_u8(at + 16), bits == 8 ? 0 : up - shift, ((1 << bits) - 1) << up);
+    return v;
+}
+/* A plane of which 16 bytes have a number each, and one more `by` bits higher. */
+MOEK_NEON_INLINE uint8x16x2_t moek_halves_neon_(const uint8_t *at, const int by, const int bits)
+{
+    uint8x16x2_t v;
+    v.val[0] = moek_bits_neon_(vld1q_u8(at), 0, (1 << bits) - 1);
+    v.val[1] = moek_bits_neon_(vld1q_u8(at), -by, (1 << bits) - 1);
+    return v;
+}
+/* A plane of single bits, 8 columns a byte, which begin at bit `up`. */
+MOEK_NEON_INLINE uint8x16x2_t moek_singles_neon_(const uint8_t *at, const int up)
+{
+    static const uint8_t of[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1 };
+    const uint8x16_t bit = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u)), first = vld1q_u8(of);
+    uint32_t four;
+    uint8x16_t all;
+    uint8x16x2_t v;
+    memcpy(&four, at, 4);
+    all = vreinterpretq_u8_u32(vdupq_n_u32(four));
+    v.val[0] = vandq_u8(vtstq_u8(vqtbl1q_u8(all, first), bit), vdupq_n_u8((uint8_t)(1 << up)));
+    v.val[1] = vandq_u8(vtstq_u8(vqtbl1q_u8(all, vaddq_u8(first, vdupq_n_u8(2))), bit),
+                        vdupq_n_u8((uint8_t)(1 << up)));
+    return v;
+}
+MOEK_NEON_INLINE uint8x16x2_t moek_or_neon_(uint8x16x2_t a, uint8x16x2_t b)
+{
+    a.val[0] = vorrq_u8(a.val[0], b.val[0]);
+    a.val[1] = vorrq_u8(a.val[1], b.val[1]);
+    return a;
+}
+MOEK_NEON_INLINE uint8x16x2_t moek_less_neon_(uint8x16x2_t codes, uint8x16_t less)
+{
+    codes.val[0] = vsubq_u8(codes.val[0], less);
+    codes.val[1] = vsubq_u8(codes.val[1], less);
+    return codes;
+}
+MOEK_NEON_INLINE uint8x16x2_t moek_look_neon_(int8x16_t book, uint8x16x2_t codes)
+{
+    codes.val[0] = vreinterpretq_u8_s8(vqtbl1q_s8(book, codes.val[0]));
+    codes.val[1] = vreinterpretq_u8_s8(vqtbl1q_s8(book, codes.val[1]));
+    return codes;
+}
+#define MOEK_EIGHT_NEON_(a, b, c, d, e, f, g, h) \
+    vcreate_u8((uint64_t)(a) | (uint64_t)(b) << 8 | (uint64_t)(c) << 16 | (uint64_t)(d) << 24 | (uint64_t)(e) << 32 | \
+               (uint64_t)(f) << 40 | (uint64_t)(g) << 48 | (uint64_t)(h) << 56)
+/* 8 numbers of a plane: in which of 16 bytes each begins, and at which bit. */
+MOEK_NEON_INLINE uint8x8_t moek_numbers_neon_(uint8x16_t bytes, uint8x8_t at, uint8x8_t shift, const int bits)
+{
+    const uint8x8_t v = vqtbl1_u8(bytes, at);
+    return bits == 8 ? v : vand_u8(vshl_u8(v, vneg_s8(vreinterpret_s8_u8(shift))),
+                                   vdup_n_u8((uint8_t)((1 << bits) - 1)));
+}
+/* ...  and the next bits of these numbers, from bit `up` on. */
+MOEK_NEON_INLINE uint8x8_t moek_more_neon_(uint8x8_t n, uint8x8_t more, const int up)
+{
+    return vorr_u8(n, vshl_u8(more, vdup_n_s8((int8_t)up)));
+}
+/* An f16, everywhere. */
+MOEK_NEON_INLINE float32x4_t moek_all_fp16_neon_(const uint8_t *at)
+{
+    uint16_t h;
+    memcpy(&h, at, 2);
+    return vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h)));
+}
+/* 8 numbers with a sign times `top`, or the negative of that. */
+MOEK_NEON_INLINE void moek_put_numbers_neon_(float *to, float32x4_t top, uint8x8_t n, const int minus)
+{
+    const int16x8_t wide = vmovl_s8(vreinterpret_s8_u8(n));
+    const float32x4_t low = vmulq_f32(top, vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))));
+    const float32x4_t high = vmulq_f32(top, vcvtq_f32_s32(vmovl_high_s16(wide)));
+    vst1q_f32(to, minus ? vnegq_f32(low) : low);
+    vst1q_f32(to + 4, minus ? vnegq_f32(high) : high);
+}
+/* 8 f16 that lie `step` bytes apart. */
+MOEK_NEON_INLINE void moek_put_eight_neon_(float *to, const uint8_t *at, const int step, const int minus)
+{
+    uint16_t h[8];
+    int i;
+    for (i = 0; i < 8; i++) memcpy(&h[i], at + i * step, 2);
+    for (i = 0; i < 8; i += 4) {
+        const float32x4_t f = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(h + i)));
+        vst1q_f32(to + i, minus ? vnegq_f32(f) : f);
+    }
+}
+#endif
+#endif
