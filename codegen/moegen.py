@@ -825,7 +825,8 @@ def lends(arch, op):
     if arch == "sm90":
         return ("sm90",) if op in GEMMS else ("sm90", "sm80")
     return {"sm89": ("sm89", "sm80"),
-            "avx2": ("avx2", "cpu"), "avx512": ("avx512", "avx2", "cpu"), "neon": ("neon", "cpu"),
+            "avx2": ("avx2", "cpu"), "avx512": ("avx512", "avx2", "cpu"),
+            "amx": ("amx", "avx512", "avx2", "cpu"), "neon": ("neon", "cpu"),
             "i8mm": ("i8mm", "neon", "cpu")}.get(arch, (arch,))
 
 

@@ -857,8 +857,8 @@ def test_bundle_words():
         status, out, err = generate(ROOT, "bundle", *words, "-o", path)
         asked = [w for w in words if w in arches] or arches
         hosts = [a for a in arches if not a.startswith("sm")]
-        takes = {"cpu": hosts, "avx2": ["cpu", "avx2"], "avx512": ["cpu", "avx2", "avx512"], "neon": ["cpu", "neon"],
-                 "i8mm": ["cpu", "neon", "i8mm"],
+        takes = {"cpu": hosts, "avx2": ["cpu", "avx2"], "avx512": ["cpu", "avx2", "avx512"],
+                 "amx": ["cpu", "avx2", "avx512", "amx"], "neon": ["cpu", "neon"], "i8mm": ["cpu", "neon", "i8mm"],
                  "sm89": ["sm80", "sm89"]}
         taken = [a for arch in asked for a in takes.get(arch, [arch])]
         want = [r["name"] for r in generator.rows
@@ -899,8 +899,7 @@ def test_bundle():
         f.write(MAIN % {"first": "#define MOEK_IMPLEMENTATION", "header": "all.h"})
     out = compile_and_run(CC + warn + ["main.c", "-o", "main", "-lm"], folder, "main", "the whole bundle")
     quants = [f"-DMOEK_QUANT=MOEK_{quant.upper()}" for quant in moegen.Generator(ROOT).manifest["formats"]]
-    archs = ["-DMOEK_ARCH=0", "-DMOEK_ARCH=2", "-DMOEK_ARCH=5", "-DMOEK_ARCH=12", "-DMOEK_ARCH=13",
-             "-DMOEK_WANT_ARCH(a)=((a)==0)"]
+    archs = [f"-DMOEK_ARCH={a}" for a in (0, 2, 5, 6, 12, 13)] + ["-DMOEK_WANT_ARCH(a)=((a)==0)"]
     for option in part(quants + archs, 6):             # what is left out hides nothing from the rest
         compiles(os.path.join(folder, "all.h"), "the whole bundle", option)
     cpu = generate(ROOT, "list", "_on_cpu")[1].split()                 # (rows of this processor's sets are there, too)
@@ -938,7 +937,8 @@ def test_bundle():
     check(out and out.split()[0] == str(len(mine)) and plain <= int(out.split()[1]) <= len(of_fp8),
           f"two copies: {out}, not {len(mine)} and {plain} to {len(of_fp8)}")
     if NVCC:
-        others = ("neon", "i8mm") if platform.machine() in ("x86_64", "AMD64", "i686") else ("avx2", "avx512")
+        x86 = platform.machine() in ("x86_64", "AMD64", "i686")
+        others = ("neon", "i8mm") if x86 else ("avx2", "avx512", "amx")
         rows = [r for r in moegen.Generator(ROOT).rows      # (a table has no sets of other processors)
                 if r.get("quant", "bf16") == "bf16" and not (QUICK and r["arch"] == "sm90") and r["arch"] not in others]
         with open(os.path.join(folder, "some.toml"), "w") as f:

@@ -99,7 +99,7 @@ typedef struct moek_config {
                                          compiled.  moek_describe says whether a run can have so many rows;
                                          docs/formats.md, how much faster it is, and how exact                        */
     int cpu;                          /* backend CPU, for tests and timings: kernels of which instructions.  0: the best
-                                         that this processor has;  MOEK_ARCH_AVX2, MOEK_ARCH_AVX512, ..: these and what
+                                         that this processor has;  MOEK_ARCH_AVX2, _AVX512, _AMX, ..: these and what
                                          is below;  MOEK_CPU_PLAIN: plain C alone                                     */
     moek_parallel parallel;           /* backend CPU: your threads for all that this plan does (moek/enums.h), zeros:
                                          those of OpenMP.  The pool is in use as long as the plan is                  */
@@ -226,7 +226,7 @@ typedef struct moek_kernel {
     int hidden;                       /* baked in, or 0: any multiple of `granule`, as inter is                       */
     int granule;
     int m;                            /* tile rows: best while experts hold at most m rows.  0: no such axis          */
-    int arch;                         /* below 80: of the host, MOEK_ARCH_CPU (0) plain C, _AVX2, _AVX512, .. with
+    int arch;                         /* below 80: of the host, MOEK_ARCH_CPU (0) plain C, _AVX2, .. with
                                          such instructions; 80: sm_80 and up; 90: sm_90, code for sm_90a              */
     int threads, shared_bytes;        /* of a block                                                                   */
     moek_launch launch;

@@ -162,8 +162,8 @@ static int moek_act_gated_(int act)
 }
 
 /* The sets of CPUs, best first.  (No processor has sets of two families.) */
-static const int moek_sets_[] = { MOEK_ARCH_AVX512, MOEK_ARCH_AVX2, MOEK_ARCH_I8MM, MOEK_ARCH_NEON,
-                                   MOEK_ARCH_CPU };
+static const int moek_sets_[] = { MOEK_ARCH_AMX, MOEK_ARCH_AVX512, MOEK_ARCH_AVX2, MOEK_ARCH_I8MM, MOEK_ARCH_NEON,
+                                  MOEK_ARCH_CPU };
 enum { MOEK_SETS_ = (int)(sizeof moek_sets_ / sizeof moek_sets_[0]) };
 
 typedef struct moek_backend_ { const char *name; int number, arch; } moek_backend_;

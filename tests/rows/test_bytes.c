@@ -2,11 +2,16 @@
  * precision, and the bits of each set of instructions that this processor has, of weights as they come and in panels,
  * and of any number of rows, against the bits of plain C.
  *
- *   cc -std=c99 -O2 -Iinclude tests/rows/test_bytes.c -lm -o test_bytes && ./test_bytes */
+ *   cc -std=c99 -O2 -Iinclude tests/rows/test_bytes.c -lm -o test_bytes && ./test_bytes
+ *
+ * Tiles of AMX are in plain C here, on any machine with AVX-512; with -DTEST_TILES those of the machine. */
+#ifndef TEST_TILES
+#include "../emu/emu_amx.h"
+#endif
 #define MOEK_IMPLEMENTATION
 #define MOEK_ARCH 0
 #include "moek.h"
-#include "moek/kernel/bytes_avx512.h"
+#include "moek/kernel/bytes_amx.h"
 #include "moek/kernel/bytes_i8mm.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +29,10 @@ static double wanted[ROWS][N], bound[ROWS][N];
 static const struct { const moek_byte_set_ *set; int arch; const char *name; } sets[] = {
     { &moek_byte_set_cpu_, MOEK_ARCH_CPU, "plain C" },
 #if MOEK_HAVE_X86_
-    { &moek_byte_set_avx2_, MOEK_ARCH_AVX2, "avx2" }, { &moek_byte_set_avx512_, MOEK_ARCH_AVX512, "avx512" }
+    { &moek_byte_set_avx2_, MOEK_ARCH_AVX2, "avx2" }, { &moek_byte_set_avx512_, MOEK_ARCH_AVX512, "avx512" },
+#if MOEK_HAVE_AMX_
+    { &moek_byte_set_amx_, MOEK_ARCH_AMX, "amx" }
+#endif
 #elif MOEK_HAVE_NEON_
     { &moek_byte_set_neon_, MOEK_ARCH_NEON, "neon" },
 #if MOEK_HAVE_I8MM_
@@ -118,7 +126,7 @@ static double number_of(const byte_case *c, const float *sum)
 }
 static void check(const byte_case *c)
 {
-    static const int counts[] = { 48, 1, 2, 4, 5, 17 };
+    static const int counts[] = { 48, 1, 2, 4, 5, 17, 16, 15, 32, 33 };
     int set, in_panels, i, r, j, wrong = 0;
     fill(c);
     to_panels(c);

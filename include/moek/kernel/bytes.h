@@ -26,8 +26,8 @@ typedef struct moek_bytes_x_ {
     float s[MOEK_BYTES_SUMS];                          /* the scale of x, times the unit of codes */
 } moek_bytes_x_;
 /* How 32 columns of x lie: as they come; as codes of 4 bits do that come, even ones first; as words, of four columns
- * the first and the third, then the others. */
-enum { MOEK_BYTES_COLUMNS, MOEK_BYTES_EVEN_ODD, MOEK_BYTES_WORDS };
+ * the first and the third, then the others; for tiles, 64 columns of a row. */
+enum { MOEK_BYTES_COLUMNS, MOEK_BYTES_EVEN_ODD, MOEK_BYTES_WORDS, MOEK_BYTES_PAIRS };
 /* What a set of instructions has. */
 typedef struct moek_byte_set_ {
     const moek_panel_set_ *panel;
@@ -37,6 +37,10 @@ typedef struct moek_byte_set_ {
     /* sum[rows][MOEK_STRIP] += one panel, or two side by side, of which w->blocks blocks from x's block `b` on */
     void (*run)(float *sum, const moek_tile_w_ *w, int panels, const moek_bytes_x_ *x, int b, int rows);
     int e2m1, s8, words;                               /* offsets of codes; 1: of s8 x as words */
+    /* Rows of x that a tile has, or 0.  From so many on, rows are filled up with zeros to whole tiles, and lie 64
+     * columns side by side where whole rows are added up; begin and end stand around all calls of `run` then. */
+    int tile;
+    void (*begin)(int exact), (*end)(void);
 } moek_byte_set_;
 
 /* ---- plain C: the measure ---------------------------------------------------------------------------------------- */
@@ -91,7 +95,7 @@ MOEK_CPU_FN void moek_bytes_run_plain_(float *sum, const moek_tile_w_ *w, int pa
     for (i = 0; i < panels; i++) moek_bytes_panel_plain_(sum + MOEK_PANEL * i, w + i, x, b, rows);
 }
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_cpu_ = {
-    &moek_panel_set_cpu_, moek_bytes_place_plain_, moek_bytes_run_plain_, 0, 0, 0
+    &moek_panel_set_cpu_, moek_bytes_place_plain_, moek_bytes_run_plain_, 0, 0, 0, 0, NULL, NULL
 };
 
 /* ---- a GEMM ------------------------------------------------------------------------------------------------------ */
@@ -110,35 +114,59 @@ typedef struct moek_bytes_rows_ {
     uint8_t zero[MOEK_BYTES_TURN / 32 * 8];
 } moek_bytes_rows_;
 
+/* Rows of x as they are laid out: as many, or whole tiles. */
+MOEK_CPU_FN int moek_bytes_laid_(const moek_bytes_ *t, int rows)
+{
+    const int tile = t->set->tile;
+    return tile && rows >= tile ? (rows + tile - 1) / tile * tile : rows;
+}
+MOEK_CPU_FN int moek_bytes_pairs_(const moek_bytes_ *t, int laid)
+{
+    return t->t.exact && t->set->tile && laid >= t->set->tile;
+}
+/* Where block b of row r of x lies. */
+MOEK_CPU_FN int8_t *moek_bytes_at_(const moek_bytes_ *t, moek_bytes_x_ *to, int b, int r, int laid)
+{
+    if (moek_bytes_pairs_(t, laid)) return to->code + 64 * (b / 2 * laid + r) + 32 * (b % 2);
+    return to->code + 32 * t->column * (b * laid + r);
+}
 /* Columns k to k + n - 1 of rows of x as blocks; outside of x they are zeros. */
 static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to, int p0, int rows, int k, int n)
 {
+    const int laid = moek_bytes_laid_(t, rows), pairs = moek_bytes_pairs_(t, laid), blocks = (n + 31) / 32;
+    const int order = pairs ? (int)MOEK_BYTES_PAIRS : t->order, all = pairs ? (blocks + 1) / 2 * 2 : blocks;
     const moek_digits_ *const d = &t->t.p.d;
     const moek_gemm_args *const a = d->a;
     const size_t row_bytes = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k;
-    const size_t groups = ((size_t)d->all + 31) / 32, size = 32 * (size_t)t->column, step = size * (size_t)rows;
+    const size_t groups = ((size_t)d->all + 31) / 32, step = 32 * (size_t)t->column * (size_t)laid;
     const float unit = d->f.w == MOEK_ELEMENT_E2M1 ? 0.5f : 1.0f;
     int r, b, count;
     for (r = 0; r < rows; r++) {
         const size_t from = moek_digits_from_(a, p0 + r);
         const int8_t *const row = (const int8_t *)a->a + from * row_bytes;
         const float *const scale = (const float *)a->a_scale + from * groups + (size_t)(k / 32);
-        for (b = 0; 32 * b < n; b += count) {
+        for (b = 0; b < blocks; b += count) {
             const int first = k + 32 * b - d->offset;  /* column of the row */
             const int begin = first < 0 ? -first : 0, left = a->k - first;
             const int8_t *in = row + first;
             int8_t part[32];
-            count = begin || left < 32 ? 1 : (n - 32 * b < left ? n - 32 * b : left) / 32;
+            count = begin || left < 32 || (pairs && b % 2) ? 1 : (n - 32 * b < left ? n - 32 * b : left) / 32;
             if (begin || left < 32) {
                 memset(part, 0, sizeof part);
                 memcpy(part + begin, row + first + begin, (size_t)((left < 32 ? left : 32) - begin));
                 in = part;
             }
-            t->set->place(to->code + (size_t)b * step + (size_t)r * size, step, to->start + b * rows + r, rows, in,
-                          count, t->t.offset, t->order);
+            t->set->place(moek_bytes_at_(t, to, b, r, laid), step, to->start + b * laid + r, laid, in, count,
+                          t->t.offset, order);
         }
-        for (b = 0; 32 * b < n && !t->t.exact; b++) to->s[b * rows + r] = scale[b] * unit;
+        for (b = 0; b < blocks && !t->t.exact; b++) to->s[b * laid + r] = scale[b] * unit;
+        for (b = blocks; b < all; b++) memset(moek_bytes_at_(t, to, b, r, laid), 0, 32);
     }
+    for (r = rows; r < laid; r++)
+        for (b = 0; b < all; b++) {
+            memset(moek_bytes_at_(t, to, b, r, laid), 0, 32);
+            to->s[b * laid + r] = 0;
+        }
 }
 /* Columns k to k + n - 1 of 16 rows of w, of which `there` are there, as a panel: what w points to. */
 static MOEK_UNUSED void moek_bytes_turn_(const moek_bytes_ *t, moek_tile_w_ *w, moek_bytes_rows_ *to,
@@ -207,21 +235,24 @@ static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int
         t->set->run(sum, w, panels, x, i / 32, rows);
     }
 }
-/* `rows` rows of x and `columns` columns of out. */
+/* `rows` rows of x and `columns` columns of out; sum has room for whole tiles. */
 static MOEK_UNUSED void moek_bytes_sums_(const moek_bytes_ *t, int e, int p0, int rows, int j0, int columns, float *sum)
 {
     const moek_digits_ *const d = &t->t.p.d;
-    const int stretch = MOEK_BYTES_ROOM / (rows * t->column) / MOEK_BYTES_TURN * MOEK_BYTES_TURN;
+    const int laid = moek_bytes_laid_(t, rows), tiles = t->set->begin && laid >= t->set->tile;
+    const int stretch = MOEK_BYTES_ROOM / (laid * t->column) / MOEK_BYTES_TURN * MOEK_BYTES_TURN;
     const int wide = MOEK_WIDE / d->halves;
     moek_bytes_x_ x;
     int k, j;
-    memset(sum, 0, (size_t)(rows * (int)MOEK_STRIP) * sizeof *sum);
+    memset(sum, 0, (size_t)(laid * (int)MOEK_STRIP) * sizeof *sum);
+    if (tiles) t->set->begin(t->t.exact);
     for (k = d->offset / 32 * 32; k < d->all; k += stretch) {
         const int n = d->all - k < stretch ? d->all - k : stretch;
         moek_bytes_x_of_(t, &x, p0, rows, k, n);
         for (j = 0; j < columns; j += wide)
-            moek_bytes_panels_(t, sum + j / wide * MOEK_WIDE, e, j0 + j, columns - j, k, n, &x, rows);
+            moek_bytes_panels_(t, sum + j / wide * MOEK_WIDE, e, j0 + j, columns - j, k, n, &x, laid);
     }
+    if (tiles) t->set->end();
 }
 MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_args *found, const moek_byte_set_ *set, int op,
                                        int quant, int columns)

@@ -98,7 +98,7 @@ MOEK_AVX2_INLINE void moek_tile_byte_dots_avx2_(__m256i to[2], __m256i start, co
 #undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_avx2_ = {
-    &moek_panel_set_avx2_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx2_, 12, 0, 1
+    &moek_panel_set_avx2_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx2_, 12, 0, 1, 0, NULL, NULL
 };
 #endif
 #endif

@@ -53,7 +53,7 @@ MOEK_AVX512_INLINE void moek_tile_byte_dots_avx512_(__m512i to[2], __m512i start
 #undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_avx512_ = {
-    &moek_panel_set_avx512_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx512_, 12, 128, 0
+    &moek_panel_set_avx512_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx512_, 12, 128, 0, 0, NULL, NULL
 };
 #endif
 #endif

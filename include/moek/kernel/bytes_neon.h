@@ -54,7 +54,7 @@ MOEK_NEON_INLINE void moek_tile_byte_dots_neon_(int32x4_t to[2], int32x4_t start
 #undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_neon_ = {
-    &moek_panel_set_neon_, moek_bytes_place_neon_, moek_tile_bytes_run_neon_, 0, 0, 0
+    &moek_panel_set_neon_, moek_bytes_place_neon_, moek_tile_bytes_run_neon_, 0, 0, 0, 0, NULL, NULL
 };
 #endif
 #endif

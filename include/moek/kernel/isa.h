@@ -40,6 +40,14 @@
 #define MOEK_HAVE_X86_ 0
 #define MOEK_LINE_ALIGNED_
 #endif
+/* Tiles want the permission of the operating system: Linux is asked. */
+#if MOEK_HAVE_X86_ && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define MOEK_HAVE_AMX_ 1
+#define MOEK_AMX_FN MOEK_TARGET_(amx, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,amx-tile,amx-int8")
+#define MOEK_AMX_INLINE MOEK_AMX_FN MOEK_INTO_LOOPS_
+#else
+#define MOEK_HAVE_AMX_ 0
+#endif
 /* Clang before 16, and Apple's, know no such attributes on Arm: all of the file is compiled for the set, or none. */
 #if defined(__aarch64__) && defined(__GNUC__) && !defined(__AARCH64EB__) && !defined(__CUDACC__)
 #if !defined(__clang__) || (__clang_major__ >= 16 && !defined(__apple_build_version__))
@@ -75,12 +83,13 @@
 
 /* Is there code for an arch below 80?  (For #if, and so by numbers.) */
 #define MOEK_HAVE_SET_(arch) \
-    ((arch) == 0 || (((arch) == 2 || (arch) == 5) && MOEK_HAVE_X86_) || ((arch) == 12 && MOEK_HAVE_NEON_) || \
-     ((arch) == 13 && MOEK_HAVE_I8MM_))
+    ((arch) == 0 || (((arch) == 2 || (arch) == 5) && MOEK_HAVE_X86_) || ((arch) == 6 && MOEK_HAVE_AMX_) || \
+     ((arch) == 12 && MOEK_HAVE_NEON_) || ((arch) == 13 && MOEK_HAVE_I8MM_))
 
 /* Are rows of `below` taken, too, where rows of `arch` are?  (Both below 80.) */
-#define MOEK_SET_BELOW_(below, arch) ((below) == (arch) || (below) == 0 || ((below) == 2 && (arch) == 5) || \
-                                      ((below) == 12 && (arch) == 13))
+#define MOEK_SET_BELOW_(below, arch) \
+    ((below) == (arch) || (below) == 0 || ((below) == 2 && ((arch) == 5 || (arch) == 6)) || \
+     ((below) == 5 && (arch) == 6) || ((below) == 12 && (arch) == 13))
 
 /* Plain C that is compiled for AVX-512 reads weights as fast as rows of the set; s8 beside T faster (docs/notes). */
 #ifdef __AVX512F__
@@ -93,16 +102,34 @@
 
 /* What this processor, or its operating system, lacks of a set that is compiled; NULL: nothing. */
 #if MOEK_HAVE_X86_
+/* Linux keeps room for tiles only for processes that have asked; once granted, that holds for all of the process.  (A
+ * thread with a small signal stack makes Linux refuse.) */
+static MOEK_UNUSED int moek_tiles_refused_(void)
+{
+#if MOEK_HAVE_AMX_
+    long status;
+    __asm__ volatile ("syscall" : "=a"(status) : "0"(158L /* arch_prctl */), "D"(0x1023L /* ARCH_REQ_XCOMP_PERM */),
+                      "S"(18L /* tiles */) : "rcx", "r11", "memory");
+    return status != 0;
+#else
+    return 1;
+#endif
+}
 static MOEK_UNUSED const char *moek_lacks_(int arch)
 {
-    static const struct { int leaf, in_ecx, bit, arch; const char *text; } wanted[] = {
-        { 1, 1, 12, 2, "this processor has no fma" }, { 1, 1, 29, 2, "this processor has no f16c" },
-        { 7, 0, 5, 2, "this processor has no avx2" }, { 7, 0, 16, 5, "this processor has no avx512f" },
-        { 7, 0, 17, 5, "this processor has no avx512dq" }, { 7, 0, 30, 5, "this processor has no avx512bw" },
-        { 7, 0, 31, 5, "this processor has no avx512vl" }, { 7, 1, 11, 5, "this processor has no avx512_vnni" }
+    enum { EBX, ECX, EDX };
+    static const struct { int leaf, in, bit, arch; const char *text; } wanted[] = {
+        { 1, ECX, 12, 2, "this processor has no fma" }, { 1, ECX, 29, 2, "this processor has no f16c" },
+        { 7, EBX, 5, 2, "this processor has no avx2" }, { 7, EBX, 16, 5, "this processor has no avx512f" },
+        { 7, EBX, 17, 5, "this processor has no avx512dq" }, { 7, EBX, 30, 5, "this processor has no avx512bw" },
+        { 7, EBX, 31, 5, "this processor has no avx512vl" }, { 7, ECX, 11, 5, "this processor has no avx512_vnni" },
+        { 7, EDX, 24, 6, "this processor has no amx_tile" }, { 7, EDX, 25, 6, "this processor has no amx_int8" }
     };
     unsigned a, b, c, d, saved, i;
     if (!arch) return NULL;
+#ifdef MOEK_EMU_AMX                                    /* tests/emu/emu_amx.h */
+    if (arch == 6) arch = 5;
+#endif
     if (!MOEK_HAVE_SET_(arch)) return MOEK_NO_SET_;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c >> 27 & 1)) return "this processor has no avx";
     for (i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -110,11 +137,13 @@ static MOEK_UNUSED const char *moek_lacks_(int arch)
         a = b = c = d = 0;
         if (wanted[i].leaf == 7 ? !__get_cpuid_count(7, 0, &a, &b, &c, &d) : !__get_cpuid(1, &a, &b, &c, &d))
             return wanted[i].text;
-        if (!((wanted[i].in_ecx ? c : b) >> wanted[i].bit & 1)) return wanted[i].text;
+        if (!((wanted[i].in == EBX ? b : wanted[i].in == ECX ? c : d) >> wanted[i].bit & 1)) return wanted[i].text;
     }
     __asm__ volatile ("xgetbv" : "=a"(saved) : "c"(0) : "edx");
     if ((saved & 6) != 6) return "this operating system does not save registers of 256 bits";
-    if (arch == 5 && (saved & 0xe6) != 0xe6) return "this operating system does not save registers of 512 bits";
+    if (arch >= 5 && (saved & 0xe6) != 0xe6) return "this operating system does not save registers of 512 bits";
+    if (arch >= 6 && (saved >> 17 & 3) != 3) return "this operating system does not save tiles";
+    if (arch >= 6 && moek_tiles_refused_()) return "this operating system does not let this process use tiles";
     return NULL;
 }
 #elif MOEK_HAVE_NEON_

@@ -17,6 +17,9 @@ static int moek_arch_below_(int below, int arch, int gemm)
     if (!moek_arch_is_host_(arch)) return arch == MOEK_ARCH_SM90 && below == MOEK_ARCH_SM80 && !gemm;
     return MOEK_SET_BELOW_(below, arch);
 }
+/* Does a set want a permission, which the process keeps then?  (moek/kernel/isa.h) */
+static int moek_arch_asks_(int arch) { return arch == MOEK_ARCH_AMX; }
+
 /* Has it rows of some formats alone, and for the others those of an older one, which are a backend of their own? */
 static int moek_arch_adds_(int arch) { return arch == MOEK_ARCH_SM89; }
 

@@ -28,12 +28,29 @@ static int moek_set_compiled_(int arch)
     for (i = 0; i < MOEK_KERNELS_; i++) if (moek_table_[i].arch == arch) return 1;
     return 0;
 }
-/* Asked once for a plan, for a question takes microseconds.  cpu: as in config; the best set has rows, too. */
-static void moek_ask_cpu_(moek_oracle_ *o, int cpu)
+/* Of the formats of this config? */
+static int moek_set_serves_(const moek_config *c, int arch)
 {
+    int i;
+    for (i = 0; i < MOEK_KERNELS_; i++)
+        if (moek_table_[i].arch == arch && moek_is_gemm_(moek_table_[i].op) &&
+            moek_table_[i].quant == moek_quant_at_(c, moek_table_[i].op)) return 1;
+    return 0;
+}
+/* What this processor lacks of a set.  Permissions are asked for where rows would be taken, and not otherwise. */
+static const char *moek_lacks_here_(const moek_config *c, int arch)
+{
+    if (!moek_arch_asks_(arch) || c->cpu == arch) return moek_lacks_(arch);
+    if (c->cpu) return "config.cpu leaves it out";
+    return moek_set_serves_(c, arch) ? moek_lacks_(arch) : "it has no kernel of this format";
+}
+/* Asked once for a plan, for a question takes microseconds.  The best set has rows, too. */
+static void moek_ask_cpu_(moek_oracle_ *o)
+{
+    const int cpu = o->config->cpu;
     int i, best = MOEK_SETS_ - 1;
     for (i = MOEK_SETS_ - 1; i >= 0; i--) {
-        o->lacks[i] = moek_lacks_(moek_sets_[i]);
+        o->lacks[i] = moek_lacks_here_(o->config, moek_sets_[i]);
         if (!o->lacks[i] && moek_set_compiled_(moek_sets_[i])) best = i;
     }
     o->cpu = cpu == MOEK_CPU_PLAIN ? MOEK_ARCH_CPU : cpu ? cpu : moek_sets_[best];
