@@ -443,6 +443,9 @@
     X(DOWN, MOEK_IQ4_XS_A16, 0, 0, 2) \
     X(UP, MOEK_MXFP8, 0, 0, 2) \
     X(DOWN, MOEK_MXFP8, 0, 0, 2) \
+    X(QUANT, MOEK_INT8_A8, 0, 0, 2) \
+    X(QUANT, MOEK_INT4_S8, 0, 0, 2) \
+    X(QUANT, MOEK_MXFP4_S8, 0, 0, 2) \
     X(ROUTE, 0, 0, 0, 0) \
     X(MAP, 0, 0, 0, 0) \
     X(SORT, 0, 0, 0, 0) \
@@ -786,6 +789,9 @@
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
 #include "down_panel_avx2.h"
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2)
+#include "quant_bytes_avx2.h"
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 #include "route_cpu.h"
@@ -4593,6 +4599,15 @@ MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 2, 0, 0, moek_down_iq4_nl_a16_h0_o
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 2, 0, 0, moek_down_iq4_xs_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
+MOEK_KERNEL(QUANT, MOEK_INT8_A8, 0, 1, 0, 2, 0, 0, moek_quant_int8_a8_h0_on_avx2, "{ op = \"quant\", template = \"quant_bytes\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\" },", 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_INT4_S8, 0, 0, 2)
+MOEK_KERNEL(QUANT, MOEK_INT4_S8, 0, 1, 0, 2, 0, 0, moek_quant_int4_s8_h0_on_avx2, "{ op = \"quant\", template = \"quant_bytes\", quant = \"int4_s8\", hidden = 0, arch = \"avx2\" },", 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2)
+MOEK_KERNEL(QUANT, MOEK_MXFP4_S8, 0, 1, 0, 2, 0, 0, moek_quant_mxfp4_s8_h0_on_avx2, "{ op = \"quant\", template = \"quant_bytes\", quant = \"mxfp4_s8\", hidden = 0, arch = \"avx2\" },", 0, 0, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 0)
 MOEK_KERNEL(ROUTE, 0, 0, 1, 0, 0, 0, 0, moek_route_on_cpu, "{ op = \"route\", template = \"route_cpu\", arch = \"cpu\" },", 0, 0, 0, 0, 0, 0, 0, 0)

@@ -5,7 +5,7 @@
  */
 #ifndef MOEK_QUANT_CPU_H
 #define MOEK_QUANT_CPU_H
-#include "../include/moek/kernel/cpu.h"
+#include "../include/moek/kernel/quant.h"
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 0, moek_quant_bf16_h0_on_cpu)
@@ -28,23 +28,12 @@
 #define MOEK_NAME_ moek_quant_fp8t_h0_on_cpu
 #define MOEK_K_(x) moek_quant_fp8t_h0_on_cpu_##x##_
 
-static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
-{
-    if (a->row_limit && r >= *a->row_limit) return 0;
-    return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
-}
-
 /* Columns j .. j + n - 1 of a source row as f32. */
 static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
-    const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
-    moek_decode_t_(x, (const uint16_t *)a->x + source * stride + j, n, a->dtype);
-    if (a->row_weight) {
-        const float weight = moek_from_t_(moek_to_t_(a->row_weight[source], a->dtype), a->dtype);
-        int i;
-        for (i = 0; i < n; i++) x[i] = moek_from_t_(moek_to_t_(x[i] * weight, a->dtype), a->dtype);
-    }
+    moek_decode_t_(x, moek_quant_from_(a, source, j, a->cols), n, a->dtype);
+    if (a->row_weight) moek_quant_weigh_(a, x, source, n);
 }
 
 /* max |x| of a source row; NaN is passed over, and so is Inf. */
@@ -78,7 +67,7 @@ static MOEK_UNUSED void MOEK_K_(part)(const void *data, long long part)
     a->partial[part] = 0;
     for (source = (int)part; source < sources; source += parts) {
         const int end = a->rows - source * a->source_div < a->source_div ? a->rows : (source + 1) * a->source_div;
-        for (r = source * a->source_div; r < end && !MOEK_K_(live)(a, r); r++) { }
+        for (r = source * a->source_div; r < end && !moek_quant_live_(a, r); r++) { }
         if (r < end) {
             const float most = MOEK_K_(max)(a, (size_t)source);
             if (most > a->partial[part]) a->partial[part] = most;
@@ -119,19 +108,16 @@ static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
 {
     const moek_quant_args *const a = (const moek_quant_args *)data;
     const int r = (int)task, target = a->target ? a->target[r] : r;
-    if (target >= 0 && MOEK_K_(live)(a, r))
+    if (target >= 0 && moek_quant_live_(a, r))
         MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target, ((const float *)a->scale)[0]);
 }
 
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
-    int r;
     if (!a) return MOEK_OK;
-    for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
     ((float *)a->scale)[0] = MOEK_K_(scale)(a, stream);
-    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
-    return MOEK_OK;
+    return moek_quant_launch_(a, stream, MOEK_K_(task));
 }
 
 #undef MOEK_NAME_
@@ -158,23 +144,12 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #define MOEK_NAME_ moek_quant_mxfp8_h0_on_cpu
 #define MOEK_K_(x) moek_quant_mxfp8_h0_on_cpu_##x##_
 
-static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
-{
-    if (a->row_limit && r >= *a->row_limit) return 0;
-    return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
-}
-
 /* Columns j .. j + n - 1 of a source row as f32. */
 static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
-    const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
-    moek_decode_t_(x, (const uint16_t *)a->x + source * stride + j, n, a->dtype);
-    if (a->row_weight) {
-        const float weight = moek_from_t_(moek_to_t_(a->row_weight[source], a->dtype), a->dtype);
-        int i;
-        for (i = 0; i < n; i++) x[i] = moek_from_t_(moek_to_t_(x[i] * weight, a->dtype), a->dtype);
-    }
+    moek_decode_t_(x, moek_quant_from_(a, source, j, a->cols), n, a->dtype);
+    if (a->row_weight) moek_quant_weigh_(a, x, source, n);
 }
 
 static MOEK_UNUSED void MOEK_K_(put_scale)(const moek_quant_args *a, size_t row, int g, float s)
@@ -214,18 +189,15 @@ static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
 {
     const moek_quant_args *const a = (const moek_quant_args *)data;
     const int r = (int)task, target = a->target ? a->target[r] : r;
-    if (target >= 0 && MOEK_K_(live)(a, r))
+    if (target >= 0 && moek_quant_live_(a, r))
         MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
 }
 
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
-    int r;
     if (!a) return MOEK_OK;
-    for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
-    return MOEK_OK;
+    return moek_quant_launch_(a, stream, MOEK_K_(task));
 }
 
 #undef MOEK_NAME_
@@ -292,23 +264,12 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #define MOEK_NAME_ moek_quant_nvfp4_a4_h0_on_cpu
 #define MOEK_K_(x) moek_quant_nvfp4_a4_h0_on_cpu_##x##_
 
-static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
-{
-    if (a->row_limit && r >= *a->row_limit) return 0;
-    return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
-}
-
 /* Columns j .. j + n - 1 of a source row as f32. */
 static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
-    const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
-    moek_decode_t_(x, (const uint16_t *)a->x + source * stride + j, n, a->dtype);
-    if (a->row_weight) {
-        const float weight = moek_from_t_(moek_to_t_(a->row_weight[source], a->dtype), a->dtype);
-        int i;
-        for (i = 0; i < n; i++) x[i] = moek_from_t_(moek_to_t_(x[i] * weight, a->dtype), a->dtype);
-    }
+    moek_decode_t_(x, moek_quant_from_(a, source, j, a->cols), n, a->dtype);
+    if (a->row_weight) moek_quant_weigh_(a, x, source, n);
 }
 
 static MOEK_UNUSED void MOEK_K_(put_scale)(const moek_quant_args *a, size_t row, int g, float s)
@@ -347,18 +308,15 @@ static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
 {
     const moek_quant_args *const a = (const moek_quant_args *)data;
     const int r = (int)task, target = a->target ? a->target[r] : r;
-    if (target >= 0 && MOEK_K_(live)(a, r))
+    if (target >= 0 && moek_quant_live_(a, r))
         MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
 }
 
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
-    int r;
     if (!a) return MOEK_OK;
-    for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
-    return MOEK_OK;
+    return moek_quant_launch_(a, stream, MOEK_K_(task));
 }
 
 #undef MOEK_NAME_
@@ -385,23 +343,12 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #define MOEK_NAME_ moek_quant_int8_a8_h0_on_cpu
 #define MOEK_K_(x) moek_quant_int8_a8_h0_on_cpu_##x##_
 
-static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
-{
-    if (a->row_limit && r >= *a->row_limit) return 0;
-    return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
-}
-
 /* Columns j .. j + n - 1 of a source row as f32. */
 static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
-    const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
-    moek_decode_t_(x, (const uint16_t *)a->x + source * stride + j, n, a->dtype);
-    if (a->row_weight) {
-        const float weight = moek_from_t_(moek_to_t_(a->row_weight[source], a->dtype), a->dtype);
-        int i;
-        for (i = 0; i < n; i++) x[i] = moek_from_t_(moek_to_t_(x[i] * weight, a->dtype), a->dtype);
-    }
+    moek_decode_t_(x, moek_quant_from_(a, source, j, a->cols), n, a->dtype);
+    if (a->row_weight) moek_quant_weigh_(a, x, source, n);
 }
 
 /* max |x| of a source row; NaN, if there is one. */
@@ -439,18 +386,15 @@ static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
 {
     const moek_quant_args *const a = (const moek_quant_args *)data;
     const int r = (int)task, target = a->target ? a->target[r] : r;
-    if (target >= 0 && MOEK_K_(live)(a, r))
+    if (target >= 0 && moek_quant_live_(a, r))
         MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
 }
 
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
-    int r;
     if (!a) return MOEK_OK;
-    for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
-    return MOEK_OK;
+    return moek_quant_launch_(a, stream, MOEK_K_(task));
 }
 
 #undef MOEK_NAME_

@@ -5,23 +5,12 @@
  *   moek_quant_fp8b128_h0_on_cpu
  *   moek_quant_mxfp4_a8_h0_on_cpu
  */
-static MOEK_UNUSED int MOEK_K_(live)(const moek_quant_args *a, int r)
-{
-    if (a->row_limit && r >= *a->row_limit) return 0;
-    return !a->counts || r % a->rows_per_expert < a->counts[r / a->rows_per_expert];
-}
-
 /* Columns j .. j + n - 1 of a source row as f32. */
 static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,
                                           int j, int n)
 {
-    const size_t stride = (size_t)(a->x_stride ? a->x_stride : a->cols);
-    moek_decode_t_(x, (const uint16_t *)a->x + source * stride + j, n, a->dtype);
-    if (a->row_weight) {
-        const float weight = moek_from_t_(moek_to_t_(a->row_weight[source], a->dtype), a->dtype);
-        int i;
-        for (i = 0; i < n; i++) x[i] = moek_from_t_(moek_to_t_(x[i] * weight, a->dtype), a->dtype);
-    }
+    moek_decode_t_(x, moek_quant_from_(a, source, j, a->cols), n, a->dtype);
+    if (a->row_weight) moek_quant_weigh_(a, x, source, n);
 }
 
 static MOEK_UNUSED void MOEK_K_(put_scale)(const moek_quant_args *a, size_t row, int g, float s)
@@ -61,16 +50,13 @@ static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
 {
     const moek_quant_args *const a = (const moek_quant_args *)data;
     const int r = (int)task, target = a->target ? a->target[r] : r;
-    if (target >= 0 && MOEK_K_(live)(a, r))
+    if (target >= 0 && moek_quant_live_(a, r))
         MOEK_K_(row)(a, (size_t)(r / a->source_div), (size_t)target);
 }
 
 MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_quant_args *a = (const moek_quant_args *)args;
-    int r;
     if (!a) return MOEK_OK;
-    for (r = 0; r < a->zeros; r++) a->zero[r] = 0;
-    moek_parallel_for_(stream, a->rows, MOEK_K_(task), a);
-    return MOEK_OK;
+    return moek_quant_launch_(a, stream, MOEK_K_(task));
 }

@@ -164,13 +164,13 @@ static int does_the_same(const moek_kernel *plain, const moek_kernel *k)
            plain->hidden == k->hidden && plain->block == k->block &&
            (plain->reads & k->reads) == plain->reads && asked_for(plain) && asked_for(k) && can_run(k);
 }
-/* Will this row of plain C be tested, and take that kernel for a set of instructions along?  The one of its height, if
- * there is one. */
+/* Will this row of plain C, a GEMM, be tested, and take that kernel for a set of instructions along?  The one of its
+ * height, if there is one. */
 static int takes_along(const moek_kernel *plain, const moek_kernel *k)
 {
     int count, i;
     const moek_kernel *const all = moek_kernels(&count);
-    if (!does_the_same(plain, k)) return 0;
+    if ((k->op != MOEK_OP_UP && k->op != MOEK_OP_DOWN) || !does_the_same(plain, k)) return 0;
     for (i = 0; i < count && plain->m != k->m; i++) if (all[i].m == k->m && does_the_same(&all[i], k)) return 0;
     return 1;
 }
