@@ -3,7 +3,7 @@
  *   ./moek bench                                   where there is no GPU: builds and runs it
  *   cc -O3 -march=native -fopenmp -Iinclude bench/bench_cpu.c -o bench_cpu -lm && OMP_NUM_THREADS=2 ./bench_cpu
  *   ./bench_cpu [-t TOKENS] [-r ROUNDS] [-c CPU] [-k WHERE] [-p | -b] [-u] [-w] [FORMAT[:BLOCK] ...]
- *       -c CPU  config.cpu: 1 plain C, 2 AVX2, 5 AVX-512
+ *       -c CPU  config.cpu: 1 plain C, 2 AVX2, 5 AVX-512, 6 AMX
  *       -p      weights in panels (moek_repack_up);  -b  both layouts, in turn
  *       -k avx2_m48n32  only the kernels whose names end so (config.kernel)
  *       -u      CPU time over threads in the place of wall time: where other programs run

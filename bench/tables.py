@@ -381,6 +381,25 @@ def table_cpu_others():
                   "our best over theirs"], rows)
 
 
+def table_cpu_threads():
+    of, rows = {}, []
+    for r in rows_of("xeon-cpu-threads.tsv"):
+        of.setdefault((r["quant"], int(r["tokens"]), int(r["threads"])), {})[r["library"]] = (float(r["gb_s"]),
+                                                                                           float(r["gflops"]))
+    for quant, tokens, threads in of:
+        cell, k = of[quant, tokens, threads], tokens >= 512
+        if threads == 1 or "moek" not in cell:
+            continue
+        ours = max(cell[name][k] for name in ("moek", "amx") if name in cell)
+        theirs = [cell[name][k] for name in ("ggml", "ik") if name in cell]
+        one = of.get((quant, tokens, 1))
+        rows.append([f"`{quant}`", str(tokens)] + [f"{cell[name][k]:.0f}" if name in cell else "-"
+                                                   for name in ("moek", "amx", "ggml", "ik")] +
+                    [f"{ours / max(theirs):.2f}" if theirs else "-",
+                     f"{cell['moek'][k] / one['moek'][k]:.1f}" if one else "-"])
+    return table(["format", "tokens", "AVX-512", "AMX", "ggml", "ik", "our best over theirs", "times one thread"], rows)
+
+
 def table_first():
     """The first page of docs/numbers.md: what is fast, what is slow."""
     plain, tiled, beside = layers("h200-sm90.tsv"), layers("h200-sm90-tiled.tsv"), dict(against())
