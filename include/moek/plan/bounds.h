@@ -24,6 +24,7 @@ static const moek_rate_ *moek_rate_of_(int arch)
     for (i = 0; i < (int)(sizeof rates / sizeof *rates); i++) if (rates[i].arch <= arch) found = i;
     return &rates[found];
 }
+static int moek_has_classes_(int arch) { return moek_rate_of_(arch)->t != moek_rate_of_(arch)->geforce_t; }
 /* What the bounds of rules.toml were measured on. */
 enum { MOEK_MEASURED_SMS_ = 132, MOEK_MEASURED_MHZ_ = 1980, MOEK_MEASURED_GBS_ = 4916 };
 static int moek_near_(long long a, long long b) { return 4 * a >= 3 * b && 4 * a <= 5 * b; }

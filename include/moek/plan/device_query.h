@@ -44,8 +44,9 @@ static void moek_device_name_(int ordinal, char *name, size_t size)      /* "NVI
     if (cudaGetDeviceProperties(&p, ordinal) == cudaSuccess) snprintf(name, size, "%s", p.name);
     else (void)cudaGetLastError();
 }
-/* How fast it is, as computed bounds want to know (moek/plan/bounds.h).  CUDA asks the card over PCIe for clocks. */
-static void moek_device_speed_(moek_device_ *d)
+/* How fast it is, as computed bounds want to know (moek/plan/bounds.h).  classes: by name it is GeForce or not.  CUDA
+ * asks the card over PCIe for clocks, and for the properties that have the name. */
+static void moek_device_speed_(moek_device_ *d, int classes)
 {
     char name[256] = "GeForce";
     int khz = 0, memory_khz = 0, bits = 0, bytes = 0;
@@ -54,7 +55,7 @@ static void moek_device_speed_(moek_device_ *d)
     (void)cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, d->ordinal);
     (void)cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, d->ordinal);
     (void)cudaGetLastError();
-    moek_device_name_(d->ordinal, name, sizeof name);
+    if (classes) moek_device_name_(d->ordinal, name, sizeof name);
     d->mhz = khz / 1000;
     d->gbs = (int)(2LL * memory_khz * (bits / 8) / 1000000);     /* two bits a clock and pin */
     d->l2_kb = bytes / 1024;
@@ -80,8 +81,9 @@ static moek_device_ moek_device_query_(void)
 #endif
     return d;
 }
-static void moek_device_speed_(moek_device_ *d)
+static void moek_device_speed_(moek_device_ *d, int classes)
 {
+    (void)classes;
 #ifdef EMU_SPEED                                       /* of tests/layer/test_rule.c */
     EMU_SPEED(d);
 #else
