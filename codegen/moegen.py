@@ -820,11 +820,11 @@ def wanted(rows, words):
 
 def lends(arch, op):
     """The architectures whose rows of an op a plan on one takes (moek_arch_below_ in moek/plan/arch.h): on sm90, which
-    has GEMMs of its own, other steps of sm80; on sm89 all of sm80, too; with a set of instructions of CPUs, which has
-    few GEMMs, plain C."""
+    has GEMMs of its own, other steps of sm80; on sm89 all of sm80, too, and on sm120 of both; with a set of
+    instructions of CPUs, which has few GEMMs, plain C."""
     if arch == "sm90":
         return ("sm90",) if op in GEMMS else ("sm90", "sm80")
-    return {"sm89": ("sm89", "sm80"),
+    return {"sm89": ("sm89", "sm80"), "sm120": ("sm120", "sm89", "sm80"),
             "avx2": ("avx2", "cpu"), "avx512": ("avx512", "avx2", "cpu"),
             "amx": ("amx", "avx512", "avx2", "cpu"), "neon": ("neon", "cpu"),
             "i8mm": ("i8mm", "neon", "cpu")}.get(arch, (arch,))

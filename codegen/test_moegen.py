@@ -136,6 +136,8 @@ BAD = [                                                # row, what the sentence 
     (GOOD.replace("gemm_cpu", "gemm_mma").replace('"cpu"', '"sm80"') + ", n = 63, s = 4, w = 4", "n=63"),
     (GOOD.replace("gemm_cpu", "gemm_mma").replace('"cpu"', '"sm89"') + ", n = 64, s = 3, w = 4",
      "rows of sm89 are for e4m3"),
+    (GOOD.replace("gemm_cpu", "gemm_mma").replace('"cpu"', '"sm120"') + ", n = 64, s = 3, w = 4",
+     "rows of sm120 are for e4m3 and e2m1"),
     ('op = "combine", template = "combine_simt", hidden = 2049, arch = "sm80", t = 128',
      "hidden must be a multiple of 8"),
     (GOOD.replace(", m = 8", ""), "m is missing"),
@@ -859,7 +861,7 @@ def test_bundle_words():
         hosts = [a for a in arches if not a.startswith("sm")]
         takes = {"cpu": hosts, "avx2": ["cpu", "avx2"], "avx512": ["cpu", "avx2", "avx512"],
                  "amx": ["cpu", "avx2", "avx512", "amx"], "neon": ["cpu", "neon"], "i8mm": ["cpu", "neon", "i8mm"],
-                 "sm89": ["sm80", "sm89"]}
+                 "sm89": ["sm80", "sm89"], "sm120": ["sm80", "sm89", "sm120"]}
         taken = [a for arch in asked for a in takes.get(arch, [arch])]
         want = [r["name"] for r in generator.rows
                 if r.get("quant") in [None] + ([w for w in words if w in formats] or formats) and

@@ -69,6 +69,7 @@
 #define MOEK_ARCH_SM80                 80
 #define MOEK_ARCH_SM89                 89
 #define MOEK_ARCH_SM90                 90
+#define MOEK_ARCH_SM120                120
 
 /* moek_kernel.reads: how the weights of a GEMM may lie. */
 #define MOEK_READS_CHECKPOINT          1    /* as checkpoints have them (MOEK_WEIGHTS_CHECKPOINT) */
@@ -91,9 +92,9 @@
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
 #define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10) X(EXPAND, expand, 11)
 #define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18) X(Q8_0_A16, q8_0_a16, 19) X(Q4_0_A16, q4_0_a16, 20) X(Q4_1_A16, q4_1_a16, 21) X(Q5_0_A16, q5_0_a16, 22) X(Q5_1_A16, q5_1_a16, 23) X(Q2_K_A16, q2_k_a16, 24) X(Q3_K_A16, q3_k_a16, 25) X(Q4_K_A16, q4_k_a16, 26) X(Q5_K_A16, q5_k_a16, 27) X(Q6_K_A16, q6_k_a16, 28) X(IQ4_NL_A16, iq4_nl_a16, 29) X(IQ4_XS_A16, iq4_xs_a16, 30) X(INT4_S8, int4_s8, 31) X(MXFP4_S8, mxfp4_s8, 32)
-#define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(AVX2, avx2, 2) X(AVX512, avx512, 5) X(AMX, amx, 6) X(NEON, neon, 12) X(I8MM, i8mm, 13) X(SM80, sm80, 80) X(SM89, sm89, 89) X(SM90, sm90, 90)
+#define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(AVX2, avx2, 2) X(AVX512, avx512, 5) X(AMX, amx, 6) X(NEON, neon, 12) X(I8MM, i8mm, 13) X(SM80, sm80, 80) X(SM89, sm89, 89) X(SM90, sm90, 90) X(SM120, sm120, 120)
 /* X(arch, device): where a plan takes rows of an architecture unasked; of one that is not here: from its number on. */
-#define MOEK_EACH_DEVICE(X) X(MOEK_ARCH_SM89, 89) X(MOEK_ARCH_SM89, 120) X(MOEK_ARCH_SM89, 121) X(MOEK_ARCH_SM90, 90)
+#define MOEK_EACH_DEVICE(X) X(MOEK_ARCH_SM89, 89) X(MOEK_ARCH_SM89, 120) X(MOEK_ARCH_SM89, 121) X(MOEK_ARCH_SM90, 90) X(MOEK_ARCH_SM120, 120) X(MOEK_ARCH_SM120, 121)
 #define MOEK_EACH_ACT(X) \
     X(SILU, silu, 1, 1) \
     X(GELU, gelu, 2, 1) \

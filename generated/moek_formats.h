@@ -10,6 +10,7 @@
  * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them.
  *
  * whole: eight codes become e4m3, four at even places and the others, whole_shift_factor too small; where x is e4m3.
+ * padded: likewise, a byte each as mma.sync by block scale wants them (ptx_sm120.h).
  *
  * Where both sides go to the tensor cores as they are: ELEMENT, their element's number; sum_t, the type of sums, and
  * mma of pieces of 16 x 8.  INTEGER: sums are s32, by carry and total of 2^16 products and more.
@@ -440,6 +441,7 @@ struct moek_format_mxfp4_a8_ {
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     MOEK_DEVICE float whole_shift_factor(void) { return 64.0f; }
     MOEK_DEVICE void whole(uint32_t to[2], uint32_t codes) { moek_e4m3_of_e2m1_(to, codes); }
+    MOEK_DEVICE void padded(uint32_t to[2], uint32_t codes) { moek_padded_of_e2m1_(to, codes); }
     typedef moek_folded_e8m0_e2m1_ folded;
     MOEK_DEVICE float shift_factor(int) { return 1.0f; }
     MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_e8m0_e2m1_(to, scales); }
@@ -813,6 +815,7 @@ struct moek_format_nvfp4_a8_ {
     MOEK_DEVICE uint32_t x_nan(const uint32_t *codes) { return moek_nan_e4m3_(codes); }
     MOEK_DEVICE float whole_shift_factor(void) { return 64.0f; }
     MOEK_DEVICE void whole(uint32_t to[2], uint32_t codes) { moek_e4m3_of_e2m1_(to, codes); }
+    MOEK_DEVICE void padded(uint32_t to[2], uint32_t codes) { moek_padded_of_e2m1_(to, codes); }
     typedef moek_folded_e4m3_e2m1_ folded;
     MOEK_DEVICE float shift_factor(int) { return 0.03125f; }
     MOEK_DEVICE void fold_scale(folded *to, const uint32_t scales[2]) { moek_fold_scale_e4m3_e2m1_(to, scales); }

@@ -3,7 +3,7 @@
  * granule, m, arch, threads, shared, name, row, block, reads, traits, scratch, flags, max_tokens, ring, pages)
  * defined: the table, a line a kernel that is wanted, best first. */
 #include "../include/moek/want.h"
-#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 89) || MOEK_WANT_(MOEK_FP8C, 0, 0, 89) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 13) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 13) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 13) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 13) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 13) || MOEK_WANT_(MOEK_BF16, 0, 0, 12) || MOEK_WANT_(MOEK_FP16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 6) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 6) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 6) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 6) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 6) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0))
+#if !(MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 90) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 120) || MOEK_WANT_(MOEK_FP8C, 0, 0, 120) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 120) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 120) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120) || MOEK_WANT_(MOEK_FP8T, 0, 0, 89) || MOEK_WANT_(MOEK_FP8C, 0, 0, 89) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 89) || MOEK_WANT_(MOEK_BF16, 0, 0, 80) || MOEK_WANT_(MOEK_FP16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 13) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 13) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 13) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 13) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 13) || MOEK_WANT_(MOEK_BF16, 0, 0, 12) || MOEK_WANT_(MOEK_FP16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 12) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 12) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 6) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 6) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 6) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 6) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 6) || MOEK_WANT_(MOEK_BF16, 0, 0, 5) || MOEK_WANT_(MOEK_FP16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 5) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 5) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 5) || MOEK_WANT_(MOEK_BF16, 0, 0, 2) || MOEK_WANT_(MOEK_FP16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 2) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 2) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 2) || MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0))
 #error "moek: MOEK_HIDDEN, MOEK_BLOCK, MOEK_QUANT and MOEK_ARCH leave no kernel; ./moek gen list shows what there is"
 #endif
 #ifndef MOEK_EACH_SHIPPED_
@@ -70,6 +70,18 @@
     X(DOWN, MOEK_INT8_A16, 0, 0, 90) \
     X(DOWN, MOEK_FP8B128_A16, 0, 0, 90) \
     X(EXPAND, 0, 0, 0, 90) \
+    X(UP, MOEK_FP8T, 0, 0, 120) \
+    X(UP, MOEK_FP8C, 0, 0, 120) \
+    X(UP, MOEK_FP8B128, 0, 0, 120) \
+    X(UP, MOEK_MXFP8, 0, 0, 120) \
+    X(UP, MOEK_NVFP4_A4, 0, 0, 120) \
+    X(UP, MOEK_MXFP4_A8, 0, 0, 120) \
+    X(DOWN, MOEK_FP8T, 0, 0, 120) \
+    X(DOWN, MOEK_FP8C, 0, 0, 120) \
+    X(DOWN, MOEK_FP8B128, 0, 0, 120) \
+    X(DOWN, MOEK_MXFP8, 0, 0, 120) \
+    X(DOWN, MOEK_NVFP4_A4, 0, 0, 120) \
+    X(DOWN, MOEK_MXFP4_A8, 0, 0, 120) \
     X(UP, MOEK_FP8T, 0, 0, 89) \
     X(UP, MOEK_FP8C, 0, 0, 89) \
     X(UP, MOEK_FP8B128, 0, 0, 89) \
@@ -609,6 +621,18 @@
 #endif
 #if MOEK_WANT_(0, 0, 0, 90)
 #include "expand_fragments_sm90.h"
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120) || MOEK_WANT_(MOEK_FP8C, 0, 0, 120) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 120) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 120) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+#include "up_mma_sm120.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120)
+#include "up_mixed_sm120.h"
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120) || MOEK_WANT_(MOEK_FP8C, 0, 0, 120) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 120) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 120) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+#include "down_mma_sm120.h"
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120)
+#include "down_mixed_sm120.h"
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 89) || MOEK_WANT_(MOEK_FP8C, 0, 0, 89) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 89) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 89)
 #include "up_mma_sm89.h"
@@ -1542,6 +1566,144 @@ MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 64, 96, 90, 384, 198320, moek_down_fp8b12
 #endif
 #if MOEK_WANT_(0, 0, 0, 90)
 MOEK_KERNEL(EXPAND, 0, 0, 1, 0, 90, 256, 0, moek_expand_on_sm90_t256, "{ op = \"expand\", template = \"expand_fragments\", arch = \"sm90\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 16, 120, 128, 51520, moek_up_fp8t_h0_on_sm120_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm120\", m = 16, n = 32, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 16, 120, 128, 51520, moek_up_fp8c_h0_on_sm120_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm120\", m = 16, n = 32, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 16, 120, 128, 52000, moek_up_fp8b128_h0_on_sm120_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm120\", m = 16, n = 32, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 16, 120, 128, 52160, moek_up_mxfp8_h0_on_sm120_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm120\", m = 16, n = 32, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 32, 120, 128, 62080, moek_up_fp8t_h0_on_sm120_m32n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm120\", m = 32, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 64, 120, 128, 74496, moek_up_fp8t_h0_on_sm120_m64n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm120\", m = 64, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 32, 120, 128, 62080, moek_up_fp8c_h0_on_sm120_m32n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm120\", m = 32, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 64, 120, 128, 74496, moek_up_fp8c_h0_on_sm120_m64n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm120\", m = 64, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 32, 120, 128, 62656, moek_up_fp8b128_h0_on_sm120_m32n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm120\", m = 32, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 64, 120, 128, 75456, moek_up_fp8b128_h0_on_sm120_m64n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm120\", m = 64, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 32, 120, 128, 63360, moek_up_mxfp8_h0_on_sm120_m32n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm120\", m = 32, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 64, 120, 128, 76032, moek_up_mxfp8_h0_on_sm120_m64n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm120\", m = 64, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 128, 120, 256, 99328, moek_up_fp8t_h0_on_sm120_m128n64s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm120\", m = 128, n = 64, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8C, 0, 16, 128, 120, 256, 99328, moek_up_fp8c_h0_on_sm120_m128n64s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm120\", m = 128, n = 64, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_FP8B128, 0, 16, 128, 120, 256, 101056, moek_up_fp8b128_h0_on_sm120_m128n64s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm120\", m = 128, n = 64, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_MXFP8, 0, 16, 128, 120, 256, 101376, moek_up_mxfp8_h0_on_sm120_m128n64s3w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm120\", m = 128, n = 64, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 16, 120, 128, 43840, moek_up_nvfp4_a4_h0_on_sm120_m16n32s4w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm120\", m = 16, n = 32, s = 4, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 32, 120, 128, 67200, moek_up_nvfp4_a4_h0_on_sm120_m32n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm120\", m = 32, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 64, 120, 128, 80640, moek_up_nvfp4_a4_h0_on_sm120_m64n64s3w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm120\", m = 64, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_NVFP4_A4, 0, 32, 128, 120, 256, 78848, moek_up_nvfp4_a4_h0_on_sm120_m128n64s2w8, "{ op = \"up\", template = \"gemm_mma\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm120\", m = 128, n = 64, s = 2, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 8, 120, 128, 61728, moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm120\", m = 8, n = 32, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 32, 120, 128, 49536, moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm120\", m = 32, n = 32, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120)
+MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 32, 64, 120, 128, 99072, moek_up_mxfp4_a8_h0_on_sm120_m64n64s3w4, "{ op = \"up\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm120\", m = 64, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 16, 120, 128, 51520, moek_down_fp8t_h0_on_sm120_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm120\", m = 16, n = 64, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 16, 120, 128, 51520, moek_down_fp8c_h0_on_sm120_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm120\", m = 16, n = 64, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 16, 120, 128, 52000, moek_down_fp8b128_h0_on_sm120_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm120\", m = 16, n = 64, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 16, 120, 128, 52160, moek_down_mxfp8_h0_on_sm120_m16n64s5w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm120\", m = 16, n = 64, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 32, 120, 128, 62080, moek_down_fp8t_h0_on_sm120_m32n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm120\", m = 32, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 64, 120, 128, 74496, moek_down_fp8t_h0_on_sm120_m64n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm120\", m = 64, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 32, 120, 128, 62080, moek_down_fp8c_h0_on_sm120_m32n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm120\", m = 32, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 64, 120, 128, 74496, moek_down_fp8c_h0_on_sm120_m64n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm120\", m = 64, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 32, 120, 128, 62656, moek_down_fp8b128_h0_on_sm120_m32n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm120\", m = 32, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 64, 120, 128, 75456, moek_down_fp8b128_h0_on_sm120_m64n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm120\", m = 64, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 32, 120, 128, 63360, moek_down_mxfp8_h0_on_sm120_m32n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm120\", m = 32, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 64, 120, 128, 76032, moek_down_mxfp8_h0_on_sm120_m64n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm120\", m = 64, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8T, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8T, 0, 16, 128, 120, 256, 99328, moek_down_fp8t_h0_on_sm120_m128n128s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm120\", m = 128, n = 128, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8C, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8C, 0, 16, 128, 120, 256, 99328, moek_down_fp8c_h0_on_sm120_m128n128s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8c\", hidden = 0, arch = \"sm120\", m = 128, n = 128, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_FP8B128, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_FP8B128, 0, 16, 128, 120, 256, 101056, moek_down_fp8b128_h0_on_sm120_m128n128s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"fp8b128\", hidden = 0, arch = \"sm120\", m = 128, n = 128, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP8, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_MXFP8, 0, 16, 128, 120, 256, 101376, moek_down_mxfp8_h0_on_sm120_m128n128s3w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"mxfp8\", hidden = 0, arch = \"sm120\", m = 128, n = 128, s = 3, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 16, 120, 128, 43840, moek_down_nvfp4_a4_h0_on_sm120_m16n64s4w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm120\", m = 16, n = 64, s = 4, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 32, 120, 128, 67200, moek_down_nvfp4_a4_h0_on_sm120_m32n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm120\", m = 32, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 64, 120, 128, 80640, moek_down_nvfp4_a4_h0_on_sm120_m64n128s3w4, "{ op = \"down\", template = \"gemm_mma\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm120\", m = 64, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A4, 0, 32, 128, 120, 256, 78848, moek_down_nvfp4_a4_h0_on_sm120_m128n128s2w8, "{ op = \"down\", template = \"gemm_mma\", quant = \"nvfp4_a4\", hidden = 0, arch = \"sm120\", m = 128, n = 128, s = 2, w = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 8, 120, 128, 61728, moek_down_mxfp4_a8_h0_on_sm120_m8n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm120\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 32, 120, 128, 49536, moek_down_mxfp4_a8_h0_on_sm120_m32n64s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm120\", m = 32, n = 64, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 120)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 32, 64, 120, 128, 99072, moek_down_mxfp4_a8_h0_on_sm120_m64n128s3w4, "{ op = \"down\", template = \"gemm_mixed\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm120\", m = 64, n = 128, s = 3, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 89)
 MOEK_KERNEL(UP, MOEK_FP8T, 0, 16, 16, 89, 128, 51520, moek_up_fp8t_h0_on_sm89_m16n32s5w4, "{ op = \"up\", template = \"gemm_mma\", quant = \"fp8t\", hidden = 0, arch = \"sm89\", m = 16, n = 32, s = 5, w = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0)

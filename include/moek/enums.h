@@ -92,9 +92,10 @@ enum { MOEK_CPU_BEST, MOEK_CPU_PLAIN };               /* config.cpu; or MOEK_ARC
 enum { MOEK_SCALE_ROW, MOEK_SCALE_COLUMN, MOEK_SCALE_PACKED };     /* moek/ops.h: quant */
 
 /* Backends, best first: X(name, number, arch of its rows).  The plan takes the first that accepts the config.        */
-#define MOEK_EACH_BACKEND(X) X(USER, 1, -1) X(SM90, 2, 90) X(SM89, 5, 89) X(SM80, 3, 80) X(CPU, 4, 0)
+#define MOEK_EACH_BACKEND(X) X(USER, 1, -1) X(SM120, 6, 120) X(SM90, 2, 90) X(SM89, 5, 89) X(SM80, 3, 80) \
+    X(CPU, 4, 0)
 #define MOEK_BACKEND_(name, number, arch) MOEK_BACKEND_##name = number,
 enum { MOEK_BACKEND_AUTO = 0, MOEK_EACH_BACKEND(MOEK_BACKEND_) MOEK_BACKEND_COUNT_ };
-#define MOEK_BACKENDS_GPU \
-    (1u << MOEK_BACKEND_SM90 | 1u << MOEK_BACKEND_SM89 | 1u << MOEK_BACKEND_SM80)   /* for config.exclude */
+#define MOEK_BACKENDS_GPU /* for config.exclude */ \
+    (1u << MOEK_BACKEND_SM120 | 1u << MOEK_BACKEND_SM90 | 1u << MOEK_BACKEND_SM89 | 1u << MOEK_BACKEND_SM80)
 #endif

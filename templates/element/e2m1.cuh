@@ -27,6 +27,14 @@ MOEK_DEVICE void moek_e4m3_of_e2m1_(uint32_t to[2], uint32_t w)
     to[1] = (w & 0x80808080) | (w >> 2 & 0x1c1c1c1c);
 }
 
+/* 8 e2m1 -> a byte each as mma.sync by block scale wants them, the code in bits 2 to 5: those at even places, and the
+ * others. */
+MOEK_DEVICE void moek_padded_of_e2m1_(uint32_t to[2], uint32_t w)
+{
+    to[0] = w << 2 & 0x3c3c3c3c;
+    to[1] = w >> 2 & 0x3c3c3c3c;
+}
+
 /* Two words of a fragment (moek/ops.h: repack) hold 8 pairs, numbers 0 to 3 of the first and then of the second word.
  * In the order of bits that follows, a rotation and a mask make a pair of bf16: three pairs of each word, and two of a
  * third word, which has the bits `mixed` of the first and the other bits of the second. */

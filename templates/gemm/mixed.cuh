@@ -30,27 +30,33 @@
  * scales, and x goes into the mma as it lies.  A lane has 8 of each 32 of k, so that the sums of an mma are of one
  * group, or of 16 of k, by an mma each.  Their scale multiplies them in f32, before they are added.
  *   w: chunk c of row r lies at c ^ r % 8; x: pair p of chunks at p ^ r % 4
+ * SCALED, on sm_120 and sm_121, of e2m1 with e8m0 scales: the same by block scale (ptx_sm120.h).  Weights are spread to
+ * a byte each, and their scales go into the mma: a lane has a word of four for a row.  Sums of a slice are multiplied
+ * by scales of x.
  * Elements may come as w * 2^-shift (templates/element/), so that bits of theirs are a subnormal T: the epilogue
  * multiplies by 2^shift.
  */
 #ifndef MOEK_GEMM_MIXED_CUH
 #define MOEK_GEMM_MIXED_CUH
+#include "../../include/moek/kernel/ptx_sm120.h"
 #include "mma_finish.cuh"
 
 /* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0, if a run says
- * it.  Format: of moek_formats.h. */
+ * it.  Format: of moek_formats.h.  WHOLE: 1, or 2: SCALED. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE = 0> struct moek_mixed_ {
     enum {
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 128,
         W_BITS = Format::W_BITS, X_BITS = Format::X_BITS, BOTH = Format::INNER > 0, ZERO = Format::ZERO,
         C = Format::W_SCALE_COLUMNS, XC = Format::X_SCALE_COLUMNS,
         PROMOTED = C > 0 && Format::W_SCALE_F32, FOLDED = C > 0 && !PROMOTED,
+        SCALED = WHOLE == 2,
         BY_BLOCK = PROMOTED && Format::W_SCALE_ROWS == 128,                    /* one scale for all 16 rows */
         PAIR = FOLDED && C == 16,                       /* two scales for the 32 of k of a lane */
         X_FOLDED = BOTH && XC > 0 && XC < 128, X_PROMOTED = BOTH && XC == 128,
         X_BY_ROW = BOTH && XC == 0, X_EARLY = PROMOTED && X_BY_ROW,
         APART = PROMOTED || X_PROMOTED,                 /* the sums of a slice are */
-        FETCHED = FOLDED || PROMOTED || ZERO, X_FETCHED = X_FOLDED || X_PROMOTED,
+        FETCHED = (FOLDED && !SCALED) || PROMOTED || ZERO, X_FETCHED = X_FOLDED || X_PROMOTED,
+        SHIFT = SCALED ? 0 : 1 + WHOLE,                 /* of sums, in the epilogue */
         SHIFTED = C > 0 && !UP,                         /* a group of k may begin before k does, */
         OUTSIDE = SHIFTED && C < XC,                    /* and groups of w lie before it altogether */
         CHECKS = W_BITS == 8 && !BOTH,                 /* NaN is looked for where T is bf16 */
@@ -71,6 +77,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
         BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
         BY_REGISTERS = 65536 / (THREADS * REGISTERS),
         BLOCKS = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
+        WORDS = (MI + 1) / 2,                           /* SCALED: of scales that a lane has for a slice */
         GROUP = 2048 / M, NOBODY = -1
     };
 
@@ -220,6 +227,44 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
         }
         (void)p; (void)first; (void)groups;
     }
+    /* SCALED: the rows whose scales this lane has, 4 for each 128 of k: lanes 4 g + 2 t + h those of row g + 8 h of 16
+     * rows number 2 i + t. */
+    struct words_at { const uint8_t *word[WORDS]; };
+    struct scale_words { uint32_t word[U][WORDS]; };
+    MOEK_DEVICE void place_words(words_at *places, const moek_gemm_args *args, const int32_t *row, int r0, int e,
+                                 int groups)
+    {
+        const moek_gate_up *const h = &args->gate_up;
+        const int lane = (int)threadIdx.x % 32, below = lane / 4 + lane % 2 * 8;
+        int i;
+        #pragma unroll
+        for (i = 0; i < WORDS; i++) {
+            const int mi = min(2 * i + lane % 4 / 2, MI - 1), j = row[mi * 16] < 0 ? 0 : row[mi * 16];
+            const int half = UP ? r0 + mi * 16 >= R / 2 : 0;
+            places->word[i] = (const uint8_t *)MOEK_HALF_(h->scales, half) +
+                              ((size_t)e * h->scale_rows + j + below * h->step) * groups;
+        }
+    }
+    /* p: k of the warp's first slice, from where the groups begin.  Outside the groups as fetch. */
+    MOEK_DEVICE void fetch_words(scale_words *to, const words_at *places, int p, int first, int groups)
+    {
+        int u, i, b;
+        #pragma unroll
+        for (u = 0; u < U; u++)
+            #pragma unroll
+            for (i = 0; i < WORDS; i++) {
+                const uint8_t *const from = places->word[i];
+                const int g = (p + u * 128) / C;
+                if (first == 0 && ((uintptr_t)from | (uintptr_t)groups) % 4 == 0) {
+                    to->word[u][i] = *(const uint32_t *)(const void *)(from + min(g, groups - 4));
+                    continue;
+                }
+                to->word[u][i] = 0;
+                #pragma unroll
+                for (b = 0; b < 4; b++)
+                    to->word[u][i] |= (uint32_t)from[max(first, min(g + b, groups - 1))] << 8 * b;
+            }
+    }
     /* The same of x.  X_FOLDED: scales of the token g of each 8, two for the 32 of k of a lane; else of the tokens 2q
      * and 2q + 1 of each 8, as sums have them. */
     struct x_scales_at { const void *scale[NI][X_FOLDED ? 1 : 2]; };
@@ -260,6 +305,20 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
                 }
             }
         }
+    }
+    /* SCALED: of the tokens 2q and 2q + 1 of each 8, of a slice, k from p on.  Where they are is found anew each time,
+     * since registers are scarce, and this slice's mma are ahead of their use. */
+    MOEK_DEVICE void fetch_x_slice(float scale[NI][2], const moek_gemm_args *a, const int32_t *row, int p, int groups)
+    {
+        const int g = min(p / 128, groups - 1);
+        int ni, i;
+        #pragma unroll
+        for (ni = 0; ni < NI; ni++)
+            #pragma unroll
+            for (i = 0; i < 2; i++) {
+                const int r = row[ni * 8 + threadIdx.x % 4 * 2 + i];
+                scale[ni][i] = MOEK_F32_(a->a_scale)[(size_t)max(r, 0) * groups + g];  /* nobody's: as any */
+            }
     }
     /* Scales and zero points as the elements are multiplied by them. */
     struct factors { uint32_t scale[MI][2][PAIR ? 2 : 1]; };
@@ -369,6 +428,21 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
             }
         }
     }
+    /* SCALED: sum += 16 rows of w, of a word of codes each, times 8 tokens, of 8 of k a lane.  byte, thread: of scales;
+     * constants, once loops are unrolled. */
+    MOEK_DEVICE void multiply_scaled(float sum[4], const uint32_t a[4], const uint32_t xs[2], uint32_t scales, int byte,
+                                     int thread)
+    {
+        switch (byte + 4 * thread) {
+#define MOEK_SCALED_(n) \
+        case n: \
+            moek_mma_mxf8f6f4_<MOEK_MX_E2M1, MOEK_MX_E4M3, n % 4, n / 4, 0, 0>(sum, a, xs, scales, MOEK_MX_ONES); \
+            break;
+        MOEK_SCALED_(0) MOEK_SCALED_(1) MOEK_SCALED_(2) MOEK_SCALED_(3)
+        MOEK_SCALED_(4) MOEK_SCALED_(5) MOEK_SCALED_(6) MOEK_SCALED_(7)
+#undef MOEK_SCALED_
+        }
+    }
     /* WHOLE: e4m3 of 16 rows of w, of a word of codes each, times 8 tokens, of 8 of k a lane; PAIR: of 4, those at even
      * places.  by: FOLDED: what the sums of rows g and g + 8 are multiplied by. */
     MOEK_DEVICE void multiply_group(float sum[NI][4], const uint32_t codes[2], const uint32_t xs[NI][2],
@@ -394,7 +468,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
     }
     /* WHOLE: sum += 16 rows of w times 8 tokens, MI x NI times, over a slice of k. */
     MOEK_DEVICE void multiply_whole(float sum[MI][NI][4], const unsigned char *x, const unsigned char *w,
-                                    const folded_scales *folded, int u, int slice, int dtype)
+                                    const folded_scales *folded, const scale_words *words, int u, int slice, int dtype)
     {
         const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4, odd = PAIR ? q % 2 : 0;
         int mi, ni, i, h;
@@ -417,6 +491,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
                 for (h = 0; h < 2; h++)
                     codes[h] = *(const uint32_t *)(const void *)
                         (w + (mi * 16 + h * 8) * W_PITCH + ((slice * 4 + four) ^ g) * 16 + word * 4) >> 4 * odd;
+                if constexpr (SCALED) {
+                    uint32_t ws[2][2];
+                    Format::padded(ws[0], codes[0]);
+                    Format::padded(ws[1], codes[1]);
+                    const uint32_t a[4] = { ws[0][0], ws[1][0], ws[0][1], ws[1][1] };
+                    #pragma unroll
+                    for (ni = 0; ni < NI; ni++)
+                        multiply_scaled(sum[mi][ni], a, xs[ni], words->word[u][mi / 2], i, mi % 2);
+                    continue;
+                }
                 if constexpr (FOLDED) {                /* lane number `four` of each four has the scales */
                     const uint32_t raw = __shfl_sync(0xffffffff, folded->scale[u][mi][0] |
                                                      folded->scale[u][mi][1] << 16, lane / 4 * 4 + four);
@@ -505,12 +589,19 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
         uint32_t odd[MI][2] = {{0}};
         uint32_t x_odd[NI] = {0};
 
+        words_at at_words;
+        scale_words next_words;
+
         place_copies(&copied, row, a->a_row_bytes, k);
+        if constexpr (SCALED) {
+            place_words(&at_words, args, row + M + r0, r0, e, groups);
+            fetch_words(&next_words, &at_words, of_k * (128 * U), first_group, groups);
+        }
         if constexpr (FETCHED) {
             place_scales(&w_places, &at_lanes, &at_zeros, args, row + M + r0, r0, e, groups);
             fetch(&next, &next_promoted, &next_zeros, &w_places, &at_lanes, &at_zeros, p, first_group, groups);
         }
-        if constexpr (X_FETCHED) {
+        if constexpr (X_FETCHED && !SCALED) {
             place_x_scales(&x_at_scales, a, row, x_groups);
             fetch_x(&x_next, &x_next_promoted, &x_at_scales, p, x_groups);
         } else if constexpr (X_EARLY) {
@@ -533,15 +624,20 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
             const promoted_scales promoted = next_promoted;
             const zeros these_zeros = next_zeros;
             const x_folded_scales of_x = x_next;
-            const x_promoted_scales x_promoted = x_next_promoted;
+            x_promoted_scales x_promoted = x_next_promoted;
+            const scale_words words = next_words;
             moek_cp_async_wait_(STAGES - 2);
             __syncthreads();
+            if constexpr (SCALED && M == 64)           /* again: registers are scarce */
+                place_copies(&copied, row, a->a_row_bytes, k);
             copy(shared + in * STAGE, &copied, x, w, apart, k, (k_iter + STAGES - 1) * STEP - k_offset);
             moek_cp_async_commit_();
             if constexpr (FETCHED)
                 fetch(&next, &next_promoted, &next_zeros, &w_places, &at_lanes, &at_zeros, (k_iter + 1) * STEP + p,
                       first_group, groups);
-            if constexpr (X_FETCHED)
+            if constexpr (SCALED)
+                fetch_words(&next_words, &at_words, (k_iter + 1) * STEP + of_k * (128 * U), first_group, groups);
+            if constexpr (X_FETCHED && !SCALED)
                 fetch_x(&x_next, &x_next_promoted, &x_at_scales, (k_iter + 1) * STEP + p, x_groups);
             #pragma unroll
             for (i = 0; i < U; i++) {
@@ -553,7 +649,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
                 if constexpr (APART) {
                     float part[MI][NI][4] = {0};
                     int mi, ni, h;
-                    if constexpr (WHOLE) multiply_whole(part, x_at, w_at, &current, i, of_k * U + i, dtype);
+                    if constexpr (SCALED)
+                        fetch_x_slice(x_promoted.scale[i], a, row, k_iter * STEP + (of_k * U + i) * 128, x_groups);
+                    if constexpr (WHOLE) multiply_whole(part, x_at, w_at, &current, &words, i, of_k * U + i, dtype);
                     else multiply(part, x_at, w_at, &w_factors, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
                     #pragma unroll
                     for (mi = 0; mi < MI; mi++)
@@ -574,7 +672,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
                                     sum[mi][ni][h] += part[mi][ni][h] * x_promoted.scale[i][ni][h % 2];
                             }
                 } else if constexpr (WHOLE) {
-                    multiply_whole(sum, x_at, w_at, &current, i, of_k * U + i, dtype);
+                    multiply_whole(sum, x_at, w_at, &current, &words, i, of_k * U + i, dtype);
                 } else {
                     multiply(sum, x_at, w_at, &w_factors, &by_zeros, &by_x, odd, x_odd, of_k * U + i, dtype);
                 }
@@ -586,7 +684,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
         __syncthreads();
         put_sums(tile + of_k * M * (R + 4) + r0, sum, odd, x_odd);
         __syncthreads();
-        moek_finish_tile_<UP, M, R, R + 4, WK, THREADS, 1 + WHOLE, Format>(a, tile, row, e, row0, end, j0, n);
+        moek_finish_tile_<UP, M, R, R + 4, WK, THREADS, SHIFT, Format>(a, tile, row, e, row0, end, j0, n);
     }
 };
 
@@ -603,7 +701,8 @@ static MOEK_UNUSED moek_status moek_launch_mixed_(const void *args, moek_stream 
     int blocks;
     if (!a) {
         const moek_status status =
-            WHOLE ? MOEK_READY_SM89_(bf16, K::THREADS, K::SHARED) : MOEK_READY_(bf16, K::SHARED);
+            K::SCALED ? MOEK_READY_SM120_(bf16, K::THREADS, K::SHARED)
+            : WHOLE ? MOEK_READY_SM89_(bf16, K::THREADS, K::SHARED) : MOEK_READY_(bf16, K::SHARED);
         return status || !fp16 ? status : MOEK_READY_(fp16, K::SHARED);
     }
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);

@@ -19,30 +19,38 @@
  * of k (mxfp8): threads bring the next step's scales as f32 to shared memory; the sums of each 32 of k are multiplied
  * and added.  8 warps for 32 and 64 rows: with 4, registers spill.
  *
+ * SCALED, on sm_120 and sm_121: mma.sync by block scale (ptx_sm120.h), twice as fast on GeForce as without.  INSIDE,
+ * scales of 32 of k (mxfp8) or 16 (nvfp4_a4, 4 bits a code, a step is 256 of k): they go into it as they lie.  Threads
+ * bring them to shared memory, a word of four for each row; a lane has a row of a, and one of w.  Other formats
+ * multiply by scales of 1.  Sums of a step are its own, as narrow as WHOLE's, for all that is known.
+ *
  * gated up: the first R/2 rows of the weight tile are gate rows, the others the up rows of the same columns.  Otherwise
  * all R are columns.  The sums go through shared memory, which makes the rest a plain loop over the columns of a row:
  * scale, bias, activation, coalesced stores.
  */
 #ifndef MOEK_GEMM_MMA_CUH
 #define MOEK_GEMM_MMA_CUH
+#include "../../include/moek/kernel/ptx_sm120.h"
 #include "mma_finish.cuh"
 
 /* A tile of M rows of a and R rows of w: N columns, or of a gated up 2 x N; WARPS a block.  HIDDEN: the hidden size, or
- * 0, if a run says it.  Format: of moek_formats.h.  WHOLE: elements of 8 bits are those of the mma. */
+ * 0, if a run says it.  Format: of moek_formats.h.  WHOLE: elements of 8 bits are those of the mma; 2: SCALED. */
 template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format, int WHOLE = 0> struct moek_mma_gemm_ {
     enum {
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 32 * WARPS,
-        BYTES = Format::W_BITS == 8, INTEGER = Format::INTEGER,
-        FINE = Format::W_SCALE_COLUMNS == 32, BLOCKED = Format::W_SCALE_COLUMNS == 128,
+        BITS = Format::W_BITS, INTEGER = Format::INTEGER, C = Format::W_SCALE_COLUMNS,
+        SCALED = WHOLE == 2, INSIDE = SCALED && (C == 32 || C == 16),
+        FINE = C == 32 && !SCALED, BLOCKED = C == 128,
         APART = BLOCKED || (WHOLE && !FINE),            /* a step's sums are */
-        SHIFTED = (BLOCKED || FINE) && !UP,             /* a group of k may begin before k does */
+        SHIFTED = (BLOCKED || FINE || INSIDE) && !UP,   /* a group of k may begin before k does */
         /* A warp has MI x NI pieces of 16 x 8; the sums lie in the RING later. */
         WARPS_M = M >= (WARPS == 8 ? 64 : 128) ? 2 : 1, WARPS_N = WARPS / WARPS_M,
         MI = M / (16 * WARPS_M), NI = R / (8 * WARPS_N),
         STEP = 128, STAGE = (M + R) * STEP, STEPS = STAGES * STAGE, PITCH = R + 8, SUMS = M * PITCH * 4,
         RING = STEPS > SUMS ? STEPS : SUMS,
-        ROWS = M + R, SCALES = BLOCKED ? M + R / 8 : FINE ? 4 * ROWS : 0,      /* floats */
-        AT_ROWS = RING + (FINE ? 2 : STAGES) * SCALES * 4,
+        WORDS = C == 16 ? 4 : 1,                        /* INSIDE: of four scales each, of a row in a step */
+        ROWS = M + R, SCALES = BLOCKED ? M + R / 8 : FINE ? 4 * ROWS : INSIDE ? WORDS * ROWS : 0,    /* 4 bytes each */
+        AT_ROWS = RING + (FINE || INSIDE ? 2 : STAGES) * SCALES * 4,
         SHARED = AT_ROWS + 4 * ROWS,
         REGISTERS = MI * NI * (APART || FINE ? 8 : 4) + (INTEGER ? 80 : FINE ? 92 : 100),    /* about */
         BY_SHARED = MOEK_SM_SHARED_ / (SHARED + 1024),  /* blocks that fit into an SM */
@@ -50,9 +58,10 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
         FIT = BY_SHARED < BY_REGISTERS ? BY_SHARED : BY_REGISTERS,
         BLOCKS = FIT > 3 ? 3 : FIT < 1 ? 1 : FIT,
         PASS = THREADS / 8, COPIES = ROWS / PASS, ROWS_OF_A = M / PASS,
-        ELEMENT = BYTES ? 1 : 2, GROUP = 2048 / M,
+        GROUP = 2048 / M,
         CARRY = (1 << 16) / STEP,                       /* INTEGER: after so many steps */
-        BRINGS = (ROWS + THREADS - 1) / THREADS         /* FINE: rows whose scales a thread brings */
+        BRINGS = (ROWS + THREADS - 1) / THREADS,        /* FINE, INSIDE: rows whose scales a thread brings */
+        X_WORDS = (MI + 1) / 2, W_WORDS = (NI + 3) / 4  /* INSIDE: words of scales that a lane has for an mma */
     };
     typedef typename Format::sum_t sum_t;
 
@@ -75,11 +84,11 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
         }
     }
 
-    /* FINE: the scales that this thread brings, of rows t, t + THREADS ... of a and w: where they are, NULL: nowhere;
-     * and the four of a step.  Behind the last group: 1, times zeros. */
+    /* FINE, INSIDE: the scales that this thread brings, of rows t, t + THREADS ... of a and w: where they are, NULL:
+     * nowhere; and the WORDS of four of a step.  Behind the last group: 1, times zeros. */
     struct scales {
         const uint8_t *source[BRINGS];
-        uint32_t four[BRINGS];
+        uint32_t four[BRINGS][WORDS];
     };
     MOEK_DEVICE void place_scales(scales *s, const moek_gemm_args *a, const int32_t *row, int e, int groups)
     {
@@ -93,19 +102,33 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
                        ((size_t)e * a->gate_up.rows + scaled) * groups;
         }
     }
-    MOEK_DEVICE void fetch(scales *s, int g, int groups)
+    MOEK_DEVICE void fetch(scales *s, int step, int groups)
     {
-        int i, b;
+        enum { ONE = C == 16 ? 0x38 : 0x7f };
+        int i, j, b;
         #pragma unroll
         for (i = 0; i < BRINGS; i++) {
-            const uint8_t *const codes = s->source[i] + g;
-            s->four[i] = 0x7f7f7f7f;
-            if (!s->source[i] || g >= groups) continue;
-            if (((uintptr_t)codes | (uintptr_t)groups) % 4 == 0) s->four[i] = *(const uint32_t *)(const void *)codes;
-            else for (b = 0; b < 4; b++) if (g + b < groups) s->four[i] ^= (uint32_t)(codes[b] ^ 0x7f) << 8 * b;
+            const uint8_t *const of_step = s->source[i] + 4 * WORDS * step;
+            if (WORDS == 4 && s->source[i] && 4 * WORDS * step < groups &&
+                ((uintptr_t)of_step | (uintptr_t)groups) % (4 * WORDS) == 0) {
+                const moek_words_ words = moek_load_words_(of_step);
+                #pragma unroll
+                for (j = 0; j < WORDS; j++) s->four[i][j] = words.w[j];
+                continue;
+            }
+            #pragma unroll
+            for (j = 0; j < WORDS; j++) {
+                const int g = 4 * (step * WORDS + j);
+                const uint8_t *const codes = s->source[i] + g;
+                s->four[i][j] = ONE * 0x01010101u;
+                if (!s->source[i] || g >= groups) continue;
+                if (((uintptr_t)codes | (uintptr_t)groups) % 4 == 0)
+                    s->four[i][j] = *(const uint32_t *)(const void *)codes;
+                else for (b = 0; b < 4; b++) if (g + b < groups) s->four[i][j] ^= (uint32_t)(codes[b] ^ ONE) << 8 * b;
+            }
         }
     }
-    /* smem_scales: [4][M + R] */
+    /* smem_scales: [4][M + R], of INSIDE [WORDS][M + R] words. */
     MOEK_DEVICE void put_scales(float *smem_scales, const scales *s)
     {
         int i, b;
@@ -114,8 +137,48 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
             const int r = (int)threadIdx.x + i * THREADS;
             if (r >= ROWS) continue;
             #pragma unroll
-            for (b = 0; b < 4; b++) smem_scales[b * ROWS + r] = moek_from_e8m0_((uint8_t)(s->four[i] >> 8 * b));
+            for (b = 0; b < (INSIDE ? WORDS : 4); b++)
+                if constexpr (INSIDE) ((uint32_t *)smem_scales)[b * ROWS + r] = s->four[i][b];
+                else smem_scales[b * ROWS + r] = moek_from_e8m0_((uint8_t)(s->four[i][0] >> 8 * b));
         }
+    }
+    /* INSIDE: the scales that this lane has for an mma, of four of each row: of a, lanes 4 g + 2 t + h have row g + 8 h
+     * of piece 2 i + t; of w, lanes 4 g + t have row g of piece 4 i + t.  smem_words: of rows of the block. */
+    struct lane_scales { uint32_t x[X_WORDS], w[W_WORDS]; };
+    MOEK_DEVICE void load_scales(lane_scales *s, const uint32_t *smem_words, int m0, int n0)
+    {
+        const int lane = (int)threadIdx.x % 32, g = lane / 4, q = lane % 4;
+        int i;
+        #pragma unroll
+        for (i = 0; i < X_WORDS; i++)
+            s->x[i] = smem_words[m0 + min(2 * i + q / 2, MI - 1) * 16 + q % 2 * 8 + g];
+        #pragma unroll
+        for (i = 0; i < W_WORDS; i++) s->w[i] = smem_words[M + n0 + min(4 * i + q, NI - 1) * 8 + g];
+    }
+    /* SCALED: part += pieces from number I on, of the 32 bytes of k number J of a step. */
+    template <int J, int I = 0>
+    MOEK_DEVICE void multiply_scaled(float part[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2],
+                                     const lane_scales *s)
+    {
+        enum { mi = I % MI, ni = I / MI, E4M3 = MOEK_MX_E4M3 };
+        if constexpr (BITS == 4)
+            moek_mma_mxf4nvf4_<mi % 2, ni % 4>(part[mi][ni], xs[mi], ws[ni], s->x[mi / 2], s->w[ni / 4]);
+        else if constexpr (INSIDE)
+            moek_mma_mxf8f6f4_<E4M3, E4M3, J, mi % 2, J, ni % 4>(part[mi][ni], xs[mi], ws[ni], s->x[mi / 2],
+                                                                 s->w[ni / 4]);
+        else
+            moek_mma_mxf8f6f4_<E4M3, E4M3, 0, 0, 0, 0>(part[mi][ni], xs[mi], ws[ni], MOEK_MX_ONES, MOEK_MX_ONES);
+        if constexpr (I + 1 < MI * NI) multiply_scaled<J, I + 1>(part, xs, ws, s);
+    }
+    /* j: a constant, once its loop is unrolled. */
+    MOEK_DEVICE void multiply_scaled_at(float part[MI][NI][4], const uint32_t xs[MI][4], const uint32_t ws[NI][2],
+                                        const lane_scales *s, int j)
+    {
+        if constexpr (!INSIDE || BITS == 4) multiply_scaled<0>(part, xs, ws, s);
+        else if (j == 0) multiply_scaled<0>(part, xs, ws, s);
+        else if (j == 1) multiply_scaled<1>(part, xs, ws, s);
+        else if (j == 2) multiply_scaled<2>(part, xs, ws, s);
+        else multiply_scaled<3>(part, xs, ws, s);
     }
     /* sum += part, of column tile ni, times the scales of its rows and columns. */
     MOEK_DEVICE void promote(float sum[MI][NI][4], const float part[MI][4], int ni, const float *x_scale,
@@ -175,7 +238,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
     {
         MOEK_SHARED_(unsigned char, shared);           /* [STAGES][M + R][STEP] */
         float *const tile = (float *)shared;           /* [M][PITCH] sums, once the stages are done */
-        /* BLOCKED: [STAGES][SCALES]: of rows, then of 8 columns; FINE: [2][4][M + R]: of a, then of w. */
+        /* BLOCKED: [STAGES][SCALES]: of rows, then of 8 columns; FINE: [2][4][M + R]: of a, then of w; INSIDE: words,
+         * [2][WORDS][M + R]. */
         float *const scales_at = (float *)(shared + RING);
         int32_t *const row = (int32_t *)(shared + AT_ROWS);            /* [M + R] of a, then of w; -1: none */
 
@@ -190,7 +254,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
         moek_rows_of_mma_<M, R, THREADS>(row, a, t, row0, end, j0, n, gated, columns);
 
         const int k_offset = SHIFTED ? a->k_offset : 0;
-        const int row_bytes = k * ELEMENT, steps = (k_offset + row_bytes + STEP - 1) / STEP;
+        const int before = k_offset * BITS / 8, row_bytes = k * BITS / 8;      /* bytes of a row, and ahead of it */
+        const int steps = (before + row_bytes + STEP - 1) / STEP;
         const unsigned char *const x = (const unsigned char *)a->a;
         const ptrdiff_t apart =
             UP ? (const unsigned char *)a->gate_up.codes[1] - (const unsigned char *)a->gate_up.codes[0] : 0;
@@ -201,7 +266,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
         unsigned char *const smem_copy = shared + copy_row * STEP + (chunk ^ copy_row % 8) * 16;
         /* BLOCKED: and each step one scale: of a row of a, or of 8 columns (8 that start at a multiple of 8 share
          * theirs). */
-        const int groups = FINE ? (k_offset + k + 31) / 32 : SHIFTED ? steps : (k + 127) / 128;
+        const int groups = FINE || INSIDE ? (k_offset + k + C - 1) / (C + (C == 0))
+                         : SHIFTED ? steps : (k + 127) / 128;
         const float *scale = NULL;
         if constexpr (BLOCKED) {
             const int scaled = t < M ? row[t] : t < SCALES ? row[M + 8 * (t - M)] : -1;
@@ -221,16 +287,16 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
         int32_t high[MI][NI] = {0};
         int32_t my_row[COPIES];
 
-        if constexpr (FINE) {
+        if constexpr (FINE || INSIDE) {
             place_scales(&thread_scales, a, row, e, groups);
             fetch(&thread_scales, 0, groups);
             put_scales(scales_at, &thread_scales);
-            fetch(&thread_scales, 4, groups);
+            fetch(&thread_scales, 1, groups);
         }
         for (i = 0; i < COPIES; i++) my_row[i] = row[copy_row + i * PASS];
         for (k_iter = 0; k_iter < STAGES - 1; k_iter++) {
             copy(smem_copy + k_iter * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes,
-                 k_iter * STEP + chunk * 16 - k_offset, 0, COPIES);
+                 k_iter * STEP + chunk * 16 - before, 0, COPIES);
             if (BLOCKED && scale && k_iter < steps) moek_cp_async4_(scales_at + k_iter * SCALES + t, scale + k_iter);
             moek_cp_async_commit_();
         }
@@ -248,10 +314,13 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
             moek_cp_async_wait_(STAGES - 2);
             __syncthreads();
             if (BLOCKED && scale && next < steps) moek_cp_async4_(scales_at + in * SCALES + t, scale + next);
-            if constexpr (FINE) {
+            if constexpr (FINE || INSIDE) {
                 put_scales(scales_at + (k_iter + 1) % 2 * SCALES, &thread_scales);  /* the next step's */
-                fetch(&thread_scales, 4 * (k_iter + 2), groups);
+                fetch(&thread_scales, k_iter + 2, groups);
             }
+            lane_scales s;
+            if constexpr (INSIDE && WORDS == 1)
+                load_scales(&s, (const uint32_t *)scales_at + k_iter % 2 * SCALES, m0, n0);
             #pragma unroll
             for (j = 0; j < 4; j++) {
                 uint32_t xs[MI][4], ws[NI][2];
@@ -260,8 +329,12 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
                 #pragma unroll
                 for (ni = 0; ni < NI; ni += 2) moek_ldmatrix4_(ws[ni], stage + (w_at ^ j * 32) + ni * 8 * STEP);
                 copy(smem_copy + in * STAGE, my_row, x, w, apart, a->a_row_bytes, row_bytes,
-                     next * STEP + chunk * 16 - k_offset, COPIES * j / 4, COPIES * (j + 1) / 4);
-                if constexpr (FINE && WHOLE) {
+                     next * STEP + chunk * 16 - before, COPIES * j / 4, COPIES * (j + 1) / 4);
+                if constexpr (INSIDE && WORDS == 4)
+                    load_scales(&s, (const uint32_t *)scales_at + k_iter % 2 * SCALES + j * ROWS, m0, n0);
+                if constexpr (SCALED) {
+                    multiply_scaled_at(part, xs, ws, &s, j);
+                } else if constexpr (FINE && WHOLE) {
                     #pragma unroll
                     for (ni = 0; ni < NI; ni++) {
                         float product[MI][4] = {0};
@@ -319,7 +392,9 @@ static MOEK_UNUSED moek_status moek_launch_mma_(const void *args, moek_stream st
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
     moek_gemm_args found;
     int blocks;
-    if (!a) return WHOLE ? MOEK_READY_SM89_(kernel, K::THREADS, K::SHARED) : MOEK_READY_(kernel, K::SHARED);
+    if (!a)
+        return K::SCALED ? MOEK_READY_SM120_(kernel, K::THREADS, K::SHARED)
+             : WHOLE ? MOEK_READY_SM89_(kernel, K::THREADS, K::SHARED) : MOEK_READY_(kernel, K::SHARED);
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
     if (blocks == 0) return MOEK_OK;
     if (blocks < 0) return MOEK_E_ARGUMENT;

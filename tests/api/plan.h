@@ -485,7 +485,7 @@ static void test_backends(void)
     REFUSED(c.backend = 99, E_ARGUMENT, "config.backend is 99");
     REFUSED(c.backend = INT_MAX, E_ARGUMENT, "config.backend is 2147483647");
     REFUSED(c.backend = 32, E_ARGUMENT, "config.backend is 32");
-    REFUSED(c.backend = 6, E_ARGUMENT, "config.backend is 6");
+    REFUSED(c.backend = 7, E_ARGUMENT, "config.backend is 7");
     REFUSED(c.backend = -1, E_ARGUMENT, "config.backend is -1");
     REFUSED(c.backend = MOEK_BACKEND_USER, E_BACKEND, "USER: config.experts_impl is NULL");
     REFUSED(c.backend = 0; c.exclude = all, E_BACKEND, "CPU: excluded by config.exclude");

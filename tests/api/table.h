@@ -82,8 +82,8 @@ static void test_best_set(void)
 static void test_sets(void)
 {
     static const struct { int arch; const char *name; } sets[] = {
-        { MOEK_ARCH_AMX, "amx" }, { MOEK_ARCH_AVX512, "avx512" }, { MOEK_ARCH_AVX2, "avx2" }, { MOEK_ARCH_I8MM, "i8mm" },
-        { MOEK_ARCH_NEON, "neon" } };
+        { MOEK_ARCH_AMX, "amx" }, { MOEK_ARCH_AVX512, "avx512" }, { MOEK_ARCH_AVX2, "avx2" },
+        { MOEK_ARCH_I8MM, "i8mm" }, { MOEK_ARCH_NEON, "neon" } };
     moek_config c = good();
     moek_plan p;
     char text[1 << 16];

@@ -254,6 +254,7 @@ static void test_tuned(void)
         c.exclude = layer_arch ? 1u << MOEK_BACKEND_CPU : MOEK_BACKENDS_GPU;
         if (layer_arch && layer_arch < MOEK_ARCH_SM90) c.exclude |= 1u << MOEK_BACKEND_SM90;
         if (layer_arch == MOEK_ARCH_SM80) c.exclude |= 1u << MOEK_BACKEND_SM89;
+        if (layer_arch && layer_arch < MOEK_ARCH_SM90) c.exclude |= 1u << MOEK_BACKEND_SM120;
         if (!CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "%s: %s", k[i].name, plan.why)) continue;
         snprintf(device, sizeof device, layer_arch ? "sm%d" : "cpu", plan.arch);
         snprintf(line, sizeof line, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t1\t1", device, moek_quant_name(c.quant), c.hidden,

@@ -31,6 +31,7 @@ static speed card;
 
 static char launched[1024];                            /* of one run, in order */
 static int silent;                                     /* 1: nothing is written down */
+static int without;                                    /* the binary has no code of rows of this architecture */
 static void say(const char *format, ...)
 {
     const size_t used = strlen(launched);
@@ -70,7 +71,11 @@ static moek_status stub(int op, int m, const void *args)
     return MOEK_OK;
 }
 #define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block, ...) \
-    moek_status name(const void *args, moek_stream stream) { (void)stream; return stub(MOEK_OP_##op, m, args); }
+    moek_status name(const void *args, moek_stream stream) \
+    { \
+        (void)stream; \
+        return !args && without && without == (arch) ? MOEK_E_ARCH : stub(MOEK_OP_##op, m, args); \
+    }
 #include "../../generated/moek_kernels.h"
 #undef MOEK_KERNEL
 
@@ -415,51 +420,104 @@ static void paired(void)
     }
 }
 
-/* Rows of sm89: on devices of their list unasked, on other newer ones where the backend or a row of theirs is demanded,
- * beside rows of sm80; on older ones never.  Formats without such rows have rows of sm80. */
+/* Is there a row of that architecture with so many tokens a tile? */
+static int has_tile(int arch, int op, int quant, int m)
+{
+    int i, n;
+    const moek_kernel *const k = moek_kernels(&n);
+    for (i = 0; i < n; i++) if (k[i].arch == arch && k[i].op == op && k[i].quant == quant && k[i].m == m) return 1;
+    return 0;
+}
+/* Rows of sm89, of sm120: on devices of their list unasked, on other newer ones where the backend or a row of theirs is
+ * demanded, beside rows of what is below; on older ones never.  Formats without such rows have rows of what is
+ * below. */
+typedef struct adding { int arch, backend, below; const char *says[3]; } adding;
+static void adds_on(const adding *a, const moek_format *f, int device, int unasked)
+{
+    const int has = format_has(f, MOEK_OP_UP, a->arch), newer = device >= a->arch;
+    const unsigned others = 1u << MOEK_BACKEND_CPU | 1u << MOEK_BACKEND_SM90 |
+                            (a->arch == 89 ? 1u << MOEK_BACKEND_SM120 : 0);
+    moek_config c = model_qwen3_30b_a3b;
+    moek_plan plan;
+    int n, j;
+    const moek_kernel *const k = moek_kernels(&n);
+    device_arch = device, device_sms = 132, device_kb = 99;
+    memset(&plan, 0, sizeof plan);
+    c.max_tokens = MOST, c.quant = f->number, c.block = format_block(f, 0);
+    c.exclude = others;
+    CHECK(moek_plan_init(&plan, &c) == MOEK_OK && (plan.backend == a->backend) == (has && unasked),
+          "%s on sm_%d: backend %d, %s", f->name, device, plan.backend, plan.why);
+    for (j = 0; j < plan.chosen.gemms; j++) {
+        const moek_kernel *const up = plan.chosen.up[j];
+        CHECK((up->arch == a->arch) == (has && unasked && has_tile(a->arch, MOEK_OP_UP, f->number, up->m)) &&
+              up->arch == plan.chosen.down[j]->arch, "%s on sm_%d: %s, %s", f->name, device, up->name,
+              plan.chosen.down[j]->name);
+    }
+    c.exclude = 0, c.backend = a->backend;
+    CHECK(moek_plan_init(&plan, &c) == (newer ? MOEK_OK : MOEK_E_ARCH) && (newer || strstr(plan.why, a->says[0])),
+          "%s, demanded on sm_%d: %s", f->name, device, plan.why);
+    c.backend = 0, c.exclude = others | (unsigned)a->below;
+    if (has && newer && !unasked)
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARCH && strstr(plan.why, a->says[1]), "%s", plan.why);
+    if (!has && unasked)
+        CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, a->says[2]), "%s", plan.why);
+    for (j = 0; j < n && newer; j++) {
+        if (k[j].arch != a->arch || k[j].quant != f->number) continue;
+        c.exclude = others, c.kernel = k[j].name;
+        CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.backend == a->backend, "%s: %s", k[j].name, plan.why);
+    }
+    device_kb = 0;
+}
 static void adds(void)
 {
-    static const struct { int arch, unasked; } devices[] = { { 80, 0 }, { 86, 0 }, { 89, 1 }, { 90, 0 }, { 100, 0 },
-                                                             { 120, 1 }, { 121, 1 } };
-    int d, i, n, j;
-    const moek_kernel *const k = moek_kernels(&n);
-    for (d = 0; d < (int)(sizeof devices / sizeof *devices); d++)
+    static const adding archs[] = {
+        { 89, MOEK_BACKEND_SM89, 1 << MOEK_BACKEND_SM80,
+          { "it needs sm_89 or newer",
+            "rows of sm89 are for sm_89 sm_120 sm_121, elsewhere only where config.backend demands them",
+            "sm89 has no rows of its own" } },
+        { 120, MOEK_BACKEND_SM120, 1 << MOEK_BACKEND_SM80 | 1 << MOEK_BACKEND_SM89,
+          { "it needs sm_120 or newer",
+            "rows of sm120 are for sm_120 sm_121, elsewhere only where config.backend demands them",
+            "sm120 has no rows of its own" } } };
+    static const struct { int arch, unasked[2]; } devices[] = {       /* (130: one that is not there yet) */
+        { 80, { 0, 0 } }, { 86, { 0, 0 } }, { 89, { 1, 0 } }, { 90, { 0, 0 } }, { 100, { 0, 0 } }, { 120, { 1, 1 } },
+        { 121, { 1, 1 } }, { 130, { 0, 0 } } };
+    int a, d, i;
+    for (a = 0; a < 2; a++)
+        for (d = 0; d < (int)(sizeof devices / sizeof *devices); d++)
+            for (i = 0; i < FORMATS; i++)
+                if (format_on_gpu(format_at(i)))
+                    adds_on(&archs[a], format_at(i), devices[d].arch, devices[d].unasked[a]);
+}
+
+/* A binary without code of sm120's rows, as of plain sm_120: a plan has rows of what is below, and the text says what
+ * to compile; where they are demanded, so does the error. */
+static void no_code(void)
+{
+    static const char says[] = "the binary holds no code for sm_120f; compile with -gencode arch=compute_120f,code="
+                               "sm_120f (code for plain sm_120 has no mma.sync by block scale)";
+    static char text[1 << 18];
+    int i, device, tried = 0;
+    for (device = 120; device <= 121; device++)
         for (i = 0; i < FORMATS; i++) {
             const moek_format *const f = format_at(i);
-            const int has = format_has(f, MOEK_OP_UP, 89), newer = devices[d].arch >= 89;
             moek_config c = model_qwen3_30b_a3b;
             moek_plan plan;
-            if (!format_on_gpu(f)) continue;
-            device_arch = devices[d].arch, device_sms = 132, device_kb = 99;
+            if (!format_has(f, MOEK_OP_UP, 120)) continue;
             memset(&plan, 0, sizeof plan);
+            device_arch = device, device_sms = 170, device_kb = 99, without = 120;
             c.max_tokens = MOST, c.quant = f->number, c.block = format_block(f, 0);
-            c.exclude = 1u << MOEK_BACKEND_CPU | 1u << MOEK_BACKEND_SM90;
-            CHECK(moek_plan_init(&plan, &c) == MOEK_OK && (plan.backend == MOEK_BACKEND_SM89) ==
-                  (has && devices[d].unasked), "%s on sm_%d: backend %d, %s", f->name, device_arch, plan.backend,
-                  plan.why);
-            for (j = 0; j < plan.chosen.gemms; j++)
-                CHECK((plan.chosen.up[j]->arch == 89) == (has && devices[d].unasked) &&
-                      plan.chosen.up[j]->arch == plan.chosen.down[j]->arch, "%s on sm_%d: %s, %s", f->name,
-                      device_arch, plan.chosen.up[j]->name, plan.chosen.down[j]->name);
-            c.exclude = 0, c.backend = MOEK_BACKEND_SM89;
-            CHECK(moek_plan_init(&plan, &c) == (newer ? MOEK_OK : MOEK_E_ARCH) &&
-                  (newer || strstr(plan.why, "it needs sm_89 or newer")), "%s, demanded on sm_%d: %s", f->name,
-                  device_arch, plan.why);
-            c.backend = 0, c.exclude = 1u << MOEK_BACKEND_CPU | 1u << MOEK_BACKEND_SM90 | 1u << MOEK_BACKEND_SM80;
-            if (has && newer && !devices[d].unasked)
-                CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARCH && strstr(plan.why, "rows of sm89 are for sm_89 sm_120 "
-                      "sm_121, elsewhere only where config.backend demands them"), "%s", plan.why);
-            if (!has && devices[d].unasked)
-                CHECK(moek_plan_init(&plan, &c) == MOEK_E_BACKEND && strstr(plan.why, "sm89 has no rows of its own"),
-                      "%s", plan.why);
-            for (j = 0; j < n && newer; j++) {
-                if (k[j].arch != 89 || k[j].quant != f->number) continue;
-                c.exclude = 1u << MOEK_BACKEND_SM90, c.kernel = k[j].name;
-                CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.backend == MOEK_BACKEND_SM89, "%s: %s", k[j].name,
-                      plan.why);
-            }
+            c.exclude = 1u << MOEK_BACKEND_CPU;
+            CHECK(moek_plan_init(&plan, &c) == MOEK_OK && plan.backend == (format_has(f, MOEK_OP_UP, 89)
+                  ? MOEK_BACKEND_SM89 : MOEK_BACKEND_SM80), "%s: backend %d, %s", f->name, plan.backend, plan.why);
+            moek_explain(&c, text, sizeof text);
+            CHECK(strstr(text, says) != NULL, "%s: %.2000s", f->name, text);
+            c.backend = MOEK_BACKEND_SM120;
+            CHECK(moek_plan_init(&plan, &c) == MOEK_E_ARCH && strstr(plan.why, says), "%s: %s", f->name, plan.why);
+            tried++;
         }
-    device_kb = 0;
+    CHECK(tried == 12, "%d formats and devices", tried);
+    device_kb = without = 0;
 }
 
 /* Rows of few tokens for GPUs before Hopper, each demanded: where a block has room for them, plans of GPUs of all ages
@@ -578,6 +636,7 @@ int main(int argc, char **argv)
     refused();
     paired();
     adds();
+    no_code();
     rooms();
     computed();
     CHECK(!differ, "%d of %d lines differ: a change of the rule.  If it is meant: ./moek rule", differ, lines);

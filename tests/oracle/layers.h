@@ -365,9 +365,9 @@ typedef struct ref_layer_args {
  *   - the few h that f32 sums push over to the next code: a step of 2^(1 - bits) of h, in a sum over inter of which a
  *     term of twice the usual h and w is 4 / sqrt(inter) of the rms.  An integer's step is a 127th of the largest h,
  *     that is 2^-5 of a usual one.
- * That is four to six times the worst seen on the CPU.  sm90 and sm89 sum e4m3 to 13 bits, which moves more h, and
- * where a row has one scale, that scale (layer.h).  The worst seen on an H200: 0.8 of these bounds, where one h, the
- * largest of its row by far (gelu), fell to the next code: that step explained all of the row's error. */
+ * That is four to six times the worst seen on the CPU.  sm90, sm89 and sm120 sum e4m3 to 13 bits, which moves more h,
+ * and where a row has one scale, that scale (layer.h).  The worst seen on an H200: 0.8 of these bounds, where one h,
+ * the largest of its row by far (gelu), fell to the next code: that step explained all of the row's error. */
 static inline double ref_bound(const moek_format *f, int dtype, int inter, int arch)
 {
     const ref_number *const h = ref_element(f->x, dtype);

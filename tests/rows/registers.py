@@ -23,8 +23,8 @@ def read(path):
 
 def kind(key):
     """sm80 rows and the kernels of moek_ep.h and moek_import.h: for sm_80 or sm_90a; sm89 rows for sm_89 or sm_90a;
-    sm90 rows always for sm_90a."""
-    return next((arch for arch in ("sm90", "sm89") if "_on_" + arch in key[0]), "sm80"), key[1]
+    sm90 rows always for sm_90a, sm120 rows for sm_120f."""
+    return next((arch for arch in ("sm120", "sm90", "sm89") if "_on_" + arch in key[0]), "sm80"), key[1]
 
 
 def objects(file):

@@ -156,9 +156,9 @@ def checkouts(old, new, words, keep, work, target_of):
     names, after = kernels_of(old, words), kernels_of(new, words)
     findings += [f"{name}: gone" for name in names if name not in after]
     names = [name for name in names if name in after]
-    by_arch = {a: [n for n in names if f"_on_{a}" in n] for a in ("sm80", "sm89", "sm90")}
+    by_arch = {a: [n for n in names if f"_on_{a}" in n] for a in ("sm80", "sm89", "sm90", "sm120")}
     for arch, of_arch in by_arch.items():
-        target = target_of or {"sm80": "sm_80", "sm89": "sm_89", "sm90": "sm_90a"}[arch]
+        target = target_of or {"sm80": "sm_80", "sm89": "sm_89", "sm90": "sm_90a", "sm120": "sm_120f"}[arch]
         batches = [of_arch[i:i + BATCH] for i in range(0, len(of_arch), BATCH)]
         for batch in batches:
             where = [os.path.join(folder, f"{batch[0]}.{len(batch)}") for folder in (keep or f"{work}/old", work)]

@@ -31,7 +31,8 @@ enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
 #endif
-/* Are sums of e4m3 by mma.sync narrow?  On a Hopper they are not, and on the GPUs for which such rows are. */
+/* Are sums of e4m3 by mma.sync narrow?  On a Hopper they are not, and on the GPUs for which such rows are.  Sums by
+ * block scale are taken for as narrow: nothing is known of them. */
 #ifdef MOEK_EMU
 #define TEST_NARROW emu_narrow
 #else
@@ -188,7 +189,7 @@ static void say_row(const char *name, int cases, double worst, const char *time,
 }
 static void test_row(const moek_kernel *row)
 {
-    const int failed = check_failed;
+    const int failed = check_failed, by_mma = row->arch == 89 || row->arch == 120;
     char time[24];
     int count, i;
     const moek_kernel *const all = moek_kernels(&count);
@@ -202,10 +203,10 @@ static void test_row(const moek_kernel *row)
     now.start = seconds();
     turns = row->m / 8 + 3 * row->quant, asked = 7 * row->quant;
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
-    /* (The most seen: 1.30.) */
-    ref_products_error =
-        (row->arch == 90 || (row->arch == 89 && TEST_NARROW)) && row->quant && format_quantizes(now.format)
-        ? ldexp(1.5, -12) : 0;
+    /* (The most seen: 1.30.  sm120, where each 32 of k of a sum have scales of their own inside: 1.95, for the group of
+     * the largest scales makes most of the products, and the others cut off as much.) */
+    ref_products_error = (row->arch == 90 || (by_mma && TEST_NARROW)) && row->quant && format_quantizes(now.format)
+                       ? ldexp(row->arch == 120 && now.format->w_scale.columns == 32 ? 3 : 1.5, -12) : 0;
     ref_w_in_t = mem_on_gpu(row->arch);
     ref_blocks_in_t = gemm_in_fragments() && row->m > 32 ? 3 : 0;
     ref_w_in_e4m3 = row->quant && gemm_in_fragments() && format_quantizes(now.format);

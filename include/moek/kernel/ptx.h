@@ -579,6 +579,9 @@ MOEK_DEVICE uint32_t moek_fma_t2_(uint32_t a, uint32_t b, uint32_t c, int dtype)
 #define MOEK_SM89_CODE_ 1
 #define MOEK_SM89_THREADS_(threads) (threads)
 #define MOEK_READY_SM89_(kernel, threads, shared) MOEK_READY_(kernel, shared)
+#define MOEK_SM120_CODE_ 1
+#define MOEK_SM120_THREADS_(threads) (threads)
+#define MOEK_READY_SM120_(kernel, threads, shared) MOEK_READY_(kernel, shared)
 #define MOEK_READY_TOGETHER_(kernel, threads, shared) MOEK_READY_(kernel, shared)
 #define MOEK_CHAIN_(kernel, grid, threads, shared, stream, early, args) \
     ((void)(early), MOEK_LAUNCH_(kernel, grid, threads, shared, stream, args))

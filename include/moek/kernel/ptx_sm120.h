@@ -12,6 +12,7 @@
 /* What an operand of moek_mma_mxf8f6f4_ holds. */
 #define MOEK_MX_E4M3 0                                  /* a byte each */
 #define MOEK_MX_E2M1 1                                  /* a byte each, the code in bits 2 to 5, the others 0 */
+#define MOEK_MX_ONES 0x7f7f7f7f                         /* a register of its scales that change nothing */
 
 #ifndef MOEK_EMU
 #ifdef MOEK_SM120_CODE_

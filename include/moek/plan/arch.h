@@ -9,11 +9,12 @@
 static int moek_arch_is_host_(int arch) { return MOEK_ARCH_IS_HOST_(arch); }
 
 /* Are rows of `below` taken, too, where rows of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own; sm89
- * has some, and beside them those of sm80. */
+ * has some, and beside them those of sm80; sm120 some, and those of both. */
 static int moek_arch_below_(int below, int arch, int gemm)
 {
     if (below == arch) return 1;
-    if (arch == MOEK_ARCH_SM89) return below == MOEK_ARCH_SM80;
+    if (arch == MOEK_ARCH_SM120 && below == MOEK_ARCH_SM89) return 1;
+    if (arch == MOEK_ARCH_SM89 || arch == MOEK_ARCH_SM120) return below == MOEK_ARCH_SM80;
     if (!moek_arch_is_host_(arch)) return arch == MOEK_ARCH_SM90 && below == MOEK_ARCH_SM80 && !gemm;
     return MOEK_SET_BELOW_(below, arch);
 }
@@ -21,7 +22,7 @@ static int moek_arch_below_(int below, int arch, int gemm)
 static int moek_arch_asks_(int arch) { return arch == MOEK_ARCH_AMX; }
 
 /* Has it rows of some formats alone, and for the others those of an older one, which are a backend of their own? */
-static int moek_arch_adds_(int arch) { return arch == MOEK_ARCH_SM89; }
+static int moek_arch_adds_(int arch) { return arch == MOEK_ARCH_SM89 || arch == MOEK_ARCH_SM120; }
 
 /* Does a plan for this device take rows of an architecture for which nobody asked?  (kernels.toml: devices) */
 static int moek_arch_unasked_(int arch, int device)
@@ -41,8 +42,20 @@ static int moek_runs_on_(const moek_kernel *k, int arch)
     return moek_arch_is_host_(k->arch) ? k->arch == arch : arch >= k->arch;
 }
 
-/* What nvcc wants behind the number of the architecture for code of a row: "a", no newer device has it. */
-static const char *moek_code_of_(const moek_kernel *k) { return k->arch >= MOEK_ARCH_SM90 ? "a" : ""; }
+/* What nvcc wants for code of a row on a device: the number of an architecture, and behind the number "a", where no
+ * newer device has what the row needs, or "f", where those of its family have.  plain: what code without the letter
+ * lacks. */
+typedef struct moek_target_ { int arch; const char *letter, *plain; } moek_target_;
+static moek_target_ moek_target_of_(const moek_kernel *k, int device)
+{
+    moek_target_ target = { device, "", "" };
+    if (k->arch == MOEK_ARCH_SM90) target.letter = "a";
+    if (k->arch == MOEK_ARCH_SM120) {
+        target.arch = MOEK_ARCH_SM120, target.letter = "f";
+        target.plain = " (code for plain sm_120 has no mma.sync by block scale)";
+    }
+    return target;
+}
 
 /* Does a row multiply by mma.sync?  (sm90's do by wgmma.) */
 static int moek_by_mma_(const moek_kernel *k) { return !moek_arch_is_host_(k->arch) && k->arch != MOEK_ARCH_SM90; }

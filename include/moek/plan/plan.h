@@ -142,10 +142,10 @@ static moek_status moek_ready_kernels_(const moek_oracle_ *o, const moek_plan *p
     for (i = 0; i < h->mlps; i++) all[n++] = h->mlp[i];
     for (i = 0; i < n; i++)
         if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK) {
-            const char *const own = moek_code_of_(all[i]);
+            const moek_target_ target = moek_target_of_(all[i], o->device.arch);
             MOEK_FAIL_(o->why, MOEK_E_ARCH, "%s: the binary holds no code for sm_%d%s; "
-                       "compile with -gencode arch=compute_%d%s,code=sm_%d%s", all[i]->name, o->device.arch, own,
-                       o->device.arch, own, o->device.arch, own);
+                       "compile with -gencode arch=compute_%d%s,code=sm_%d%s%s", all[i]->name, target.arch,
+                       target.letter, target.arch, target.letter, target.arch, target.letter, target.plain);
         }
     return MOEK_OK;
 }
