@@ -4,8 +4,8 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/layer/test_layer.c -o layer                 this GPU's rows, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/layer/test_layer.c -o layer      GPU rows on the CPU
  *                                                                (-DMOEK_EMU_ARCH=90: of a GPU that has sm90)
- *   ./layer [quick] [-jN] [-v] [SM90,SM80 | CPU [WORD]]  these backends only, and tests whose names hold the word;
- *                                                        quick: the quick set (quick.h); -j: in N processes
+ *   ./layer [quick | broad] [-jN] [-v] [SM90,SM80 | CPU [WORD]]   these backends only, and tests whose names hold
+ *                                             the word; quick, broad: these sets (quick.h); -j: in N processes
  *
  * -v: tells each run before it, and when.
  *
@@ -70,6 +70,7 @@ static int row_of(const moek_kernel *k, const moek_format *f)
 #define SKIP_IF_SMALL(condition) if (SMALL && (condition)) continue
 /* Of the quick set: one turn in so many, of each format others. */
 #define SKIP_IF_QUICK(turn, of) if (quick_set && ((turn) + q_) % (of)) continue
+#define SKIP_IF_BROAD(turn, of) if (broad_set && ((turn) + q_) % (of)) continue
 /* What formats do not change, of the quick set: of all cases of a test one in so many, whatever their format. */
 static int quick_cases;                                /* of this test, until now */
 #define SKIP_IF_QUICK_OF_ALL(of) if (quick_set && quick_cases++ % (of)) continue
@@ -105,7 +106,7 @@ static void run(const char *backend_name, const char *test_name, void (*test)(vo
     fflush(stdout);
 }
 #define RUN(test) run(name, #test, test)
-#define RUN_LONG(test) if (!quick_set || !SMALL || layer_arch != 90) RUN(test)          /* emulated: a minute or more */
+#define RUN_LONG(test) if (broad_set || !quick_set || !SMALL || layer_arch != 90) RUN(test)      /* emulated: minutes */
 static void test_backend(const char *name)
 {
     RUN(test_formats);
@@ -161,6 +162,7 @@ static void try_backend(const char *name, int number, int arch, const char *only
     if (arch < 0 || (only && !strstr(only, name))) return;
     backend = number;
     layer_arch = arch;
+    if (broad_set) quick_set = SMALL && arch == 90;    /* emulated, the slowest: all tests, with few cases */
     c = config_of(FORMAT_PLAIN);
     if (mem_can_run(arch) && moek_plan_init(&plan, &c) == MOEK_OK) {
         test_backend(name);

@@ -128,7 +128,7 @@ static void test_panels(void)
     static const int sizes[] = { 16, 32, 48, 272 };
     int i, layout;
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
-        for (i = 0; i < (quick_set ? 4 : 12); i++) {
+        for (i = 0; i < (now.thin ? 4 : 12); i++) {
             const int n = sizes[(i + layout) % COUNT(sizes)], group = 1 << i % 3;
             const size_t units = (size_t)(1 + i * 7 % 11);
             repack_case(1 + i % 3, n, layout, 16 * units, i % 2 ? MOEK_ELEMENT_E2M1 : MOEK_ELEMENT_U4B8, 0, 0, 0, 0, 0);
@@ -158,11 +158,11 @@ static void test_repack(void)
     int i, layout;
     if (now.row->arch < MOEK_ARCH_SM80) { test_panels(), test_tiled_blocks(); return; }
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
-        for (i = 0; i < (quick_set ? 5 : SMALL ? 12 : 25); i++)
+        for (i = 0; i < (now.thin ? 5 : SMALL ? 12 : 25); i++)
             repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)],
                         0, 0, 0, 0, 0, 0);
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)
-        for (i = 0; i < (quick_set ? 4 : 12); i++) {
+        for (i = 0; i < (now.thin ? 4 : 12); i++) {
             const int n = 64 * (1 + i * 5 % 7), group = i % 2 ? 4 : 2;
             const size_t units = (size_t)(1 + i * 7 % 11);
             repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E2M1 : MOEK_ELEMENT_U4B8,
@@ -236,7 +236,7 @@ static void test_expand(void)
     static const int n[] = { 64, 128, 192, 448 }, k[] = { 64, 128, 192, 576, 1024 };
     int i, layout;
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
-        for (i = 0; i < (quick_set ? 6 : SMALL ? 10 : 20); i++) {
+        for (i = 0; i < (now.thin ? 6 : SMALL ? 10 : 20); i++) {
             expand_case(1 + i % 3, n[i % COUNT(n)], k[(i + layout) % COUNT(k)], layout, 32,
                         i % 2 ? 10 : i % 4 ? 20 : 40);
             expand_case(1 + i % 2, n[i % COUNT(n)], k[(i + layout) % COUNT(k)], layout, 16, i % 3 ? 15 : 9);

@@ -239,7 +239,7 @@ static void test_layer(void)
             layer_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 8 + turn % 60,
                        gemm_size(turn, tokens[i] > 20 ? 136 : 520), gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392),
                        kind);
-    if (quick_set && SMALL) return;                    /* (a case takes up to ten seconds) */
+    if (now.thin && SMALL) return;                    /* (a case takes up to ten seconds) */
     /* Tiles by demand, more than one a block; then runs cut in many places. */
     layer_case(1, MOEK_SILU, MOEK_UP_GATE_UP, 128, 8, 60, round_up(520, now.row->granule),
                round_up(24, now.row->granule), IDS_RANDOM);

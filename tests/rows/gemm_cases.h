@@ -237,7 +237,7 @@ static void gemm_run(gemm_case_t *c)
     if (gemm_in_panels() || (now.row->reads & MOEK_READS_PANELS && now.cases % 2))
         c->k = round_up(c->k, 32), c->n = round_up(c->n, 16);
     if (gemm_in_fragments() && c->layout == MOEK_UP_SEPARATE) c->layout = MOEK_UP_SWAPPED;
-    if (quick_set && SMALL && (double)c->slots * c->n * c->k > 1e8) return;             /* a second or more, emulated */
+    if (now.thin && SMALL && (double)c->slots * c->n * c->k > 1e8) return;             /* a second or more, emulated */
     gemm_case(c);
 }
 static void gemm_one(int up, int act, int layout, int turn)
@@ -270,7 +270,7 @@ static void gemm_large(int up, int batched)
 {
     gemm_case_t c = gemm_plain(up, IDS_SKEWED, 7, 2 * (now.row->m > 64 ? now.row->m : 64) + 13, SMALL ? 72 : 328,
                                SMALL ? 136 : 648);
-    if (quick_set && (up + batched + now.row->quant) % 2) return;
+    if (now.thin && (up + batched + now.row->quant) % 2) return;
     c.batched = batched;
     gemm_run(&c);
 }
@@ -366,7 +366,7 @@ static void gemm_extremes(int up)
     static const int powers[][2] = { { 124, -113 }, { -113, 124 }, { 118, -100 }, { 60, 59 }, { -60, -40 } };
     int i;
     if (now.format->x_scale.type != MOEK_SCALE_TYPE_F32 || now.format->w_scale.type != MOEK_SCALE_TYPE_F32) return;
-    for (i = quick_set ? up : 0; i < COUNT(powers); i += quick_set ? 3 : 1) {
+    for (i = now.thin ? up : 0; i < COUNT(powers); i += now.thin ? 3 : 1) {
         gemm_case_t c = gemm_plain(up, IDS_RANDOM, 3, now.row->m + 9, 72, 392);
         c.act = MOEK_RELU_NO_MUL, c.a_power = powers[i][0], c.w_power = powers[i][1];
         gemm_run(&c);
@@ -383,7 +383,7 @@ static void gemm_powers(int up)
 {
     int i;
     if (!gemm_has_powers()) return;
-    for (i = 0; i < (quick_set ? 2 : 6); i++) {
+    for (i = 0; i < (now.thin ? 2 : 6); i++) {
         gemm_case_t c = gemm_plain(up, IDS_RANDOM, 3, now.row->m + 9, 136, i % 2 ? 392 : 136);
         c.act = MOEK_RELU_NO_MUL, c.spread = i % 3 ? 40 : 11, c.turn = i;
         gemm_run(&c);
@@ -533,10 +533,10 @@ static void test_up(void)
 {
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
     int i, layout, again, turn = 0;
-    for (again = 0; again < (SMALL || quick_set ? 1 : 4); again++)
+    for (again = 0; again < (SMALL || now.thin ? 1 : 4); again++)
         for (i = 0; i < COUNT(acts); i++)
             for (layout = MOEK_UP_GATE_UP; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_GATE_UP); layout++)
-                if (each_act(i, layout, acts[i][1]) || !quick_set) gemm_one(1, acts[i][0], layout, turn++);
+                if (each_act(i, layout, acts[i][1]) || !now.thin) gemm_one(1, acts[i][0], layout, turn++);
     each_act_end();
     for (i = 0; i < COUNT(acts); i++)
         for (layout = MOEK_UP_GATE_UP; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_GATE_UP); layout++)
@@ -552,7 +552,7 @@ static void test_up(void)
 static void test_down(void)
 {
     int turn;
-    for (turn = 0; turn < (quick_set ? 9 : SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
+    for (turn = 0; turn < (now.thin ? 9 : SMALL ? 18 : 100); turn++) gemm_one(0, 0, 0, turn);
     for (turn = 0; turn < 4; turn++) gemm_blocks(0, MOEK_SILU, MOEK_UP_GATE_UP, turn);
     gemm_large(0, 0);
     gemm_large(0, 1);
@@ -564,5 +564,5 @@ static void test_down(void)
     if (!now.row->hidden) gemm_codes(CODES_IN_A), gemm_codes(CODES_IN_W), gemm_codes(INTEGERS), gemm_exact(4096, 40, 0);
     if (!now.row->hidden && gemm_has_powers()) gemm_codes(POWERS);
     gemm_block_extremes();
-    if (!now.row->hidden && (quick_row(now.row) || !SMALL)) gemm_exact((quick_set ? 2 : 3) << 16, 5, 1);
+    if (!now.row->hidden && (quick_row(now.row) || !SMALL)) gemm_exact((now.thin ? 2 : 3) << 16, 5, 1);
 }

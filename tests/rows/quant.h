@@ -158,7 +158,7 @@ static void test_quant(void)
 {
     static const int rows[] = { 1, 5, 12, 37, 64 }, cols[] = { 1, 7, 100, 128, 129, 130, 256, 389, 640, 1000 };
     const moek_format *const f = now.format;
-    const int granule = now.row->granule, cases = quick_set ? 20 : SMALL ? 40 : 500;
+    const int granule = now.row->granule, cases = now.thin ? 20 : SMALL ? 40 : 500;
     const int fixed = f->static_x, blocked = format_blocked(f);
     const int layouts = !blocked ? 1 : f->x_scale.type == MOEK_SCALE_TYPE_E8M0 ? 3 : 2;  /* packed: powers of two */
     int i;
@@ -193,7 +193,7 @@ static void test_quant(void)
     }
     c.div = 1, c.only = -1, c.layout = c.ue8m0 = 0;
     /* More experts than blocks, and more of each than a block takes at once: blocks go on, within a row and beyond. */
-    if (quick_set && now.row->quant % 3) return;
+    if (now.thin && now.row->quant % 3) return;
     c.per_expert = 13, c.rows = 2055 * c.per_expert, c.options = Q_COUNTS;
     c.cols = now.row->hidden ? now.row->hidden : round_up(264, granule);
     quant_case(&c);

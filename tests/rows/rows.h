@@ -2,7 +2,7 @@
  *
  * A case asks for buffers, fills them, points the row's struct at them and calls launch_twice: outputs start as
  * poison; inputs and a stretch on both sides of every buffer must come back untouched; two runs must give the same
- * bits (emulated, the second in another order; quick: of one case in three). */
+ * bits (emulated, the second in another order; of thin rows: of one case in three). */
 #ifndef ROWS_H
 #define ROWS_H
 #include "../../bench/clock.h"
@@ -21,6 +21,7 @@ static struct {
     const moek_format *format;                         /* of the row; NULL: it has none */
     rows_buffer buffer[ROWS_BUFFERS];
     int buffers, cases;
+    int thin;                                          /* 1: it has the cases of the quick set (quick.h) */
     double worst, worst_element, start;                /* error over tolerance, also of elements; in seconds */
     void (*before)(const void *args);                  /* or NULL: launches something ahead of the row, on `stream` */
     moek_stream stream;
@@ -28,7 +29,6 @@ static struct {
     char what[160];                                    /* the case, for messages */
 } now;
 
-static int rows_twice = 1;                             /* of so many cases one is run a second time */
 static int rows_tell;                                  /* each case, before it runs: which one hangs, which is slow? */
 static inline void rows_say(const char *what)
 {
@@ -110,10 +110,11 @@ static inline int rows_launch(const void *args, int again)
 }
 static inline int launch_twice(const void *args)
 {
+    const int of = now.thin ? 3 : 1;                   /* cases, one is run a second time */
     int i, clean = 1;
     now.cases++;
     rows_say(now.what);
-    if (!rows_launch(args, 0) || (now.cases % rows_twice == 0 && !rows_launch(args, 1))) return 0;
+    if (!rows_launch(args, 0) || (now.cases % of == 0 && !rows_launch(args, 1))) return 0;
     for (i = 0; i < now.buffers; i++) {
         const rows_buffer *b = &now.buffer[i];
         const size_t end = ROWS_GUARD + b->bytes;

@@ -250,7 +250,7 @@ static void test_route(void)
         { 64, 6, 4, 1 }, { 60, 4, 6, 5 }, { 1024, 8, 32, 4 }, { 512, 22, 1, 1 }, { 48, 8, 2, 2 },
         { 1024, 8, 64, 5 }, { 120, 4, 40, 7 }, { 96, 6, 12, 5 }, { 720, 8, 9, 3 }, { 1020, 8, 3, 2 }, { 800, 8, 20, 7 },
     };
-    const int few = quick_set ? 25 : SMALL ? 9 : 1;    /* one case of so many */
+    const int few = now.thin ? 25 : SMALL ? 9 : 1;    /* one case of so many */
     int m, e, k, i, turn = 0;
     for (m = 0; m < COUNT(route_methods); m++) {
         const int sparse = route_methods[m].score == MOEK_SCORE_SPARSEMIXER;
@@ -427,7 +427,7 @@ static void test_sort(void)
         for (e = 0; e < COUNT(experts); e++)
             for (kind = 0; kind < IDS_KINDS; kind++, turn++) {
                 if (slots[s] > 2000 && (kind > 1 || e % 2 == 0 || SMALL)) continue;
-                if (quick_set && turn % (slots[s] > 100 ? 17 : 5)) continue;
+                if (now.thin && turn % (slots[s] > 100 ? 17 : 5)) continue;
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 1);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], 0, kind, 0);
                 sort_case(slots[s], experts[e], m[turn % COUNT(m)], limits[turn % COUNT(limits)], kind, 0);

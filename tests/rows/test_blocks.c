@@ -2,8 +2,10 @@
  * gguf makes (tests/data/gguf_golden.tsv, which make_gguf_golden.py writes), bit by bit, and against each other.
  *
  *   cc -std=c99 -O2 -Iinclude tests/rows/test_blocks.c -lm -o test_blocks && ./test_blocks [FOLDER OF THE FILE] */
+#ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #define MOEK_ARCH 0
+#endif
 #include "moek.h"
 #include "moek/kernel/avx512.h"
 #include "moek/kernel/neon.h"

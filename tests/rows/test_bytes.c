@@ -8,8 +8,10 @@
 #ifndef TEST_TILES
 #include "../emu/emu_amx.h"
 #endif
+#ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #define MOEK_ARCH 0
+#endif
 #include "moek.h"
 #include "moek/kernel/bytes_amx.h"
 #include "moek/kernel/bytes_i8mm.h"

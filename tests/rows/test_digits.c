@@ -5,8 +5,10 @@
  *
  *   cc -std=c99 -O2 -Iinclude tests/rows/test_digits.c -lm -o test_digits
  *   ./test_digits [quick]                              quick: a third of the sizes of each kind and T */
+#ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #define MOEK_ARCH 0
+#endif
 #include "moek.h"
 #include "moek/kernel/panel_avx512.h"
 #include "moek/kernel/tile_avx512.h"

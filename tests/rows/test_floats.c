@@ -3,9 +3,13 @@
  * NaN and Inf.
  *
  *   cc -std=c99 -O2 -Iinclude tests/rows/test_floats.c -lm -o test_floats && ./test_floats */
+#ifndef MOEK_SPLIT
 #define MOEK_IMPLEMENTATION
 #define MOEK_WANT_ARCH(a) ((a) < 80)
+#endif
 #include "moek.h"
+#include "moek/kernel/dots.h"
+#include "moek/kernel/isa.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "../check.h"

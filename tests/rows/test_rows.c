@@ -5,8 +5,8 @@
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/rows/test_rows.c -o rows
  *                                                        GPU rows on the CPU, in small cases:
  *                                      those for sm80; for sm90 with -DMOEK_EMU_ARCH=90 '-DMOEK_WANT_ARCH(a)=((a)==90)'
- *   ./rows [quick] [-jN] [-v] [WORD ...]        only rows whose name holds every word; -v: tells each case before it,
- *                                      and when; quick: the quick set (quick.h); -j: in N processes (workers.h)
+ *   ./rows [quick | broad] [-jN] [-v] [WORD ...]   only rows whose name holds every word; -v: tells each case before
+ *                       it, and when; quick, broad: these sets (quick.h); -j: in N processes (workers.h)
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
  * parts of what is allowed (where not all must be exact), and its seconds. */
@@ -31,6 +31,12 @@ enum { SMALL = 1 };
 #else
 enum { SMALL = 0 };
 #endif
+/* The rows of another emulated device, with other SMs: in the broad set each height and each format of a template. */
+#ifdef EMU_SMS
+enum { OTHER_DEVICE = 1 };
+#else
+enum { OTHER_DEVICE = 0 };
+#endif
 /* Are sums of e4m3 by mma.sync narrow?  On a Hopper they are not, and on the GPUs for which such rows are.  Sums by
  * block scale are taken for as narrow: nothing is known of them. */
 #ifdef MOEK_EMU
@@ -38,19 +44,19 @@ enum { SMALL = 0 };
 #else
 #define TEST_NARROW 1
 #endif
-/* Of large cases, emulated: of a row for Hopper, or of few tokens, one of so many (of the quick set: fewer, of each
+/* Of large cases, emulated: of a row for Hopper, or of few tokens, one of so many (of thin rows: fewer, of each
  * format others), of others none. */
 static int always;                                     /* 1: this case is not left out */
-static int asked;                                      /* of the quick set: how often this was asked */
+static int asked;                                      /* of thin rows: how often this was asked */
 static int leave_out(int i, int of)
 {
-    if (quick_set) i = asked++, of *= 5;
+    if (now.thin) i = asked++, of *= 5;
     return SMALL && !always && ((now.row->arch != 90 && !now.row->max_tokens) || i % of);
 }
 /* Until each_act_end: a case of each activation stays, in a layout that it has; 0: this one may be left out. */
 static int each_act(int i, int layout, int gated)
 {
-    return always = quick_row(now.row) && layout == MOEK_UP_GATE_UP + (gated ? i % MOEK_UP_SEPARATE : 0);
+    return always = (now.thin || quick_row(now.row)) && layout == MOEK_UP_GATE_UP + (gated ? i % MOEK_UP_SEPARATE : 0);
 }
 static void each_act_end(void) { always = 0; }
 static int turns;                                      /* begins elsewhere for each row: these leave out other cases */
@@ -143,7 +149,7 @@ static int takes_turn(const moek_kernel *rows, const moek_kernel *k)
 {
     const moek_kernel *of;
     int height = 0, block = 0;
-    if (k->arch != 90 || !k->block || (k->op != MOEK_OP_UP && k->op != MOEK_OP_DOWN)) return 1;
+    if ((k->arch != 90 && !broad_set) || !k->block || (k->op != MOEK_OP_UP && k->op != MOEK_OP_DOWN)) return 1;
     for (of = rows; of < k; of++) {
         if (of->op != k->op || of->quant != k->quant || of->arch != k->arch) continue;
         height += of->block == k->block && of->m < k->m;
@@ -156,6 +162,7 @@ static int words_given;
 static char **words;
 static int asked_for(const moek_kernel *k)
 {
+    if (broad_set && OTHER_DEVICE && !broad_turn(k, 0) && !broad_turn(k, 1)) return 0;
     return wanted(k->name, words_given, words) && !(quick_set && !quick_row(k));
 }
 static int can_run(const moek_kernel *k) { return mem_can_run(k->arch) && k->launch(NULL, NULL) == MOEK_OK; }
@@ -199,6 +206,7 @@ static void test_row(const moek_kernel *row)
         if (takes_along(row, &all[i]) && CHECK(gemm_sets_there < COUNT(gemm_set), "%s: too many sets", row->name))
             gemm_set[gemm_sets_there++].row = &all[i];
     now.row = row;
+    now.thin = quick_set || (broad_set && (OTHER_DEVICE || !broad_row(row)));
     now.format = format_with(moek_format_of(row->quant), row->block);
     now.start = seconds();
     turns = row->m / 8 + 3 * row->quant, asked = 7 * row->quant;
@@ -254,7 +262,6 @@ int main(int argc, char **argv)
 {
     int processes;
     quick_word(&argc, &argv);
-    if (quick_set) rows_twice = 3;
     processes = workers_word(&argc, &argv);
     if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
     workers_run(processes, test_rows, argc, argv);
