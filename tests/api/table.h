@@ -64,7 +64,8 @@ static int best_set(const moek_config *c, const int *sets, int count)
 /* The best set that has rows of a format is taken. */
 static void test_best_set(void)
 {
-    static const int sets[] = { MOEK_ARCH_AMX, MOEK_ARCH_AVX512, MOEK_ARCH_AVX2, MOEK_ARCH_NEON };
+    static const int sets[] = { MOEK_ARCH_AMX, MOEK_ARCH_AVX512, MOEK_ARCH_AVX2, MOEK_ARCH_I8MM,
+                                MOEK_ARCH_NEON };
     moek_plan p;
 #define FORMAT(NAME, name, number) {                                                                          \
         moek_config c = good();                                                                               \

@@ -44,14 +44,14 @@ static const char *moek_lacks_here_(const moek_config *c, int arch)
     if (c->cpu) return "config.cpu leaves it out";
     return moek_set_serves_(c, arch) ? moek_lacks_(arch) : "it has no kernel of this format";
 }
-/* Asked once for a plan, for a question takes microseconds.  The best set has rows, too. */
+/* Asked once for a plan, for a question takes microseconds.  The best set has rows of the format. */
 static void moek_ask_cpu_(moek_oracle_ *o)
 {
     const int cpu = o->config->cpu;
     int i, best = MOEK_SETS_ - 1;
     for (i = MOEK_SETS_ - 1; i >= 0; i--) {
         o->lacks[i] = moek_lacks_here_(o->config, moek_sets_[i]);
-        if (!o->lacks[i] && moek_set_compiled_(moek_sets_[i])) best = i;
+        if (!o->lacks[i] && moek_set_serves_(o->config, moek_sets_[i])) best = i;
     }
     o->cpu = cpu == MOEK_CPU_PLAIN ? MOEK_ARCH_CPU : cpu ? cpu : moek_sets_[best];
 }
