@@ -46,33 +46,40 @@
 #define MOEK_GEMM_FRAGMENTS_CUH
 #include "../../include/moek/kernel/sm90_schedule.h"
 #include "../../include/moek/kernel/act.h"
+#include "fragments_blocks.cuh"
 #include "fragments_finish.cuh"
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_ {
+    typedef moek_tiled_blocks_<Format, Format::IN_BLOCKS> File;
     enum {
         UP = OP == MOEK_OP_UP,
-        BYTES = Format::W_BITS == 8, E4M3 = Format::X_BITS == 8,
+        OF_FILE = Format::IN_BLOCKS,                    /* blocks of GGUF files: codes, scales and f16 side by side */
+        BYTES = Format::W_BITS == 8 && !OF_FILE, E4M3 = Format::X_BITS == 8,
         COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; 0: all, and then it acts in the epilogue */
-        BY_ROW = COLUMNS == 0, BY_BLOCK = BYTES && COLUMNS > 0,
+        BY_ROW = COLUMNS == 0 && !OF_FILE, BY_BLOCK = BYTES && COLUMNS > 0,
         ZERO = Format::ZERO,                            /* there may be zero points */
-        TALL = M >= (BY_BLOCK ? 64 : 96),
+        TALL = M >= (BY_BLOCK || OF_FILE ? 64 : 96),
         GROUPS = !TALL ? 4 : E4M3 ? 3 : 2,              /* consumer warpgroups; 64s of w of each: */
         MI = N / 64 / GROUPS, CONSUMERS = 128 * GROUPS, THREADS = 128 + CONSUMERS,
-        PAGES = M >= 64 && M < 128 ? 4 * 512 * GROUPS : 0,                     /* bytes */
+        /* Bytes of a warp where its sums change lanes, and where factors lie of 32 rows in 64 of k; of all warps. */
+        HEADS = 128 * File::HEAD, PAGE = M < 64 || HEADS > 512 ? HEADS : 512, ALL_PAGES = 4 * GROUPS * PAGE,
+        PAGES = M == 128 && ALL_PAGES <= 6144 ? 0 : ALL_PAGES,         /* (M = 128 never sorts.) */
         X_SIZE = E4M3 ? 1 : 2,                          /* bytes of an element of a */
-        W_64 = 1024 * Format::W_BITS,                   /* bytes of codes of 64 rows of w, of 128 of k */
+        /* Bytes of codes of 64 rows of w, of 128 of k; of blocks, two units and the f16 of these. */
+        W_64 = OF_FILE ? 2 * File::UNIT + File::TOP : 1024 * Format::W_BITS,
         CODES = M * 128 * X_SIZE, SCALES = CODES + N / 64 * W_64,              /* in a stage: where they begin */
         /* Of 4 bits: scales of a row in 64 of k; their bytes, two rows; so many times in 128 of k; bytes of 64 rows. */
-        G = !BY_ROW && COLUMNS < 64 ? 64 / (COLUMNS + BY_ROW) : 1,
-        EACH = BYTES || BY_ROW ? 0 : 2 * G * Format::W_SCALE_BITS / 8,
+        G = !BY_ROW && !OF_FILE && COLUMNS < 64 ? 64 / (COLUMNS + BY_ROW + OF_FILE) : 1,
+        EACH = BYTES || BY_ROW || OF_FILE ? 0 : 2 * G * Format::W_SCALE_BITS / 8,
         UNITS = !BY_ROW && COLUMNS < 128 ? 2 : 1,
         OF_64 = 32 * EACH,
         ZEROS = ZERO ? N / 64 * UNITS * OF_64 / 4 : 0,  /* bytes of zero points of a stage */
         X_SCALES = SCALES + (BY_BLOCK ? N / 8 : N / 64 * OF_64 * UNITS),
         BLOCKED = Format::X_SCALE_COLUMNS > 0, WHOLE = E4M3 && COLUMNS == 16, RISES = TALL && BLOCKED,
         STAGE = (X_SCALES + (BLOCKED ? 4 * M : 0) + 1023) / 1024 * 1024,
-        AHEAD = M != 64,                                /* 64 rows have no registers for the item behind the next */
+        PIPED = M >= 32 || OF_FILE,                     /* an item becomes T while another one is multiplied */
+        AHEAD = M != 64 || TALL,                        /* 64 rows have no registers for the item behind the next */
         PART = E4M3 ? (M == 128 || M == 64 ? M / 2 : M) : M > 32 ? 32 : M,     /* rows of a of a sum of tensor cores */
         SETS = TALL ? 2 : 1                             /* BY_BLOCK: of such sums */
     };
@@ -84,27 +91,44 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         uint64_t *full, *empty;                        /* barriers [STAGES] */
         int *row;                                      /* [M]: the tile's rows of a; slots, [M] a warp */
         uint16_t *ids;                                 /* [MOEK_SELF_SORT], where the block sorts */
-        unsigned char *page;                           /* M >= 64: 512 bytes a warp, where sums change lanes */
+        unsigned char *page;                           /* of warps: where sums change lanes, and factors lie */
         unsigned char *zeros;                          /* of stages, where there are such */
         moek_work_range_ range;
         int n, k, columns;                             /* columns: of a tile */
     };
     /* What a lane converts at a time, to T: of 64 rows of w and 64 of k. */
     struct item {
-        moek_words_ codes[Format::W_BITS / 4];
+        moek_words_ codes[File::WORDS_16];
+        uint32_t more[File::MORE > 0 ? File::MORE : 1];                /* OF_FILE: the second plane */
         uint32_t scales[EACH > 0 ? EACH / 4 : 1], zeros;
     };
 
     /* ---- producers ----------------------------------------------------------------------------------------------- */
 
+    /* OF_FILE: a stage of codes with scales, and the f16 that act on those.  apart: bytes of 64 rows. */
+    MOEK_DEVICE void ask_units(unsigned char *to, const unsigned char *from, unsigned last, unsigned apart, int step,
+                               int k, uint64_t *full, uint64_t policy)
+    {
+        const int once = 128 * step + 64 == k;          /* there are 64 of k: twice */
+        unsigned i;
+        #pragma unroll
+        for (i = 0; i < N / 64; i++) {
+            const unsigned char *const at = from + (size_t)(min(i, last) * apart);
+            moek_bulk_(to + i * W_64, at, once ? File::UNIT : 2 * File::UNIT, full, policy);
+            if (once) moek_bulk_(to + i * W_64 + File::UNIT, at, File::UNIT, full, policy);
+            if constexpr (File::TOP > 0)
+                moek_bulk_(to + i * W_64 + 2 * File::UNIT, at + File::to_top(2 * step), File::TOP, full, policy);
+        }
+    }
     /* Producer of codes, and of scales of 4 bits, one thread: weights are there before anything else is. */
     MOEK_DEVICE void produce(const moek_gemm_args *args, const block *b, int zero)
     {
         const moek_gemm_args *const a = (const moek_gemm_args *)args;
         const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
         /* Bytes of 64 rows.  (Zero points of a row have a byte.) */
-        enum { TWO = BY_ROW ? 1 : 2 * COLUMNS };
-        const unsigned blocks = (unsigned)a->w_rows / 64, codes_row = (unsigned)b->k / 64 * (W_64 / 2);
+        enum { TWO = COLUMNS > 0 ? 2 * COLUMNS : 1 };
+        const unsigned blocks = (unsigned)a->w_rows / 64;
+        const unsigned codes_row = OF_FILE ? (unsigned)File::of_rows(b->k) : (unsigned)b->k / 64 * (W_64 / 2);
         const unsigned scales_row = ((unsigned)b->k * UNITS + 127) / 128 * OF_64;
         const unsigned zeros_row = ((unsigned)b->k + TWO - 1) / TWO * 64;
         moek_tile_ tile;
@@ -119,8 +143,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             else moek_next_tile_(a, &b->range, tile_index, M, b->columns, &tile);
             first = (size_t)tile.e * blocks + (unsigned)tile.j * (N / 64);
             last = min(N / 64 - 1, blocks - 1 - tile.j * (N / 64));      /* (behind it: the last again, in vain) */
-            codes = (const unsigned char *)a->w.codes + first * codes_row + (unsigned)step * W_64;
-            if constexpr (!BYTES)
+            codes = (const unsigned char *)a->w.codes + first * codes_row +
+                    (OF_FILE ? File::of_step(2 * step) : (unsigned)step * W_64);
+            if constexpr (!BYTES && !OF_FILE)
                 scales = (const unsigned char *)a->w.scales + first * scales_row + (unsigned)step * (UNITS * OF_64);
             if constexpr (ZERO)
                 zeros = (const unsigned char *)args->w.zero_points + first * zeros_row +
@@ -131,7 +156,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                 uint64_t *const full = b->full + slot;
                 moek_mbar_wait_(b->empty + slot, phase);
                 moek_mbar_arrive_expect_(full, N / 64 * (W_64 + UNITS * OF_64) + (zero ? ZEROS : 0));
-                if (128 * step + 64 != b->k) {
+                if constexpr (OF_FILE) {
+                    ask_units(smem_codes, codes, last, codes_row, step, b->k, full, policy);
+                } else if (128 * step + 64 != b->k) {
                     #pragma unroll
                     for (i = 0; i < N / 64; i++) {
                         moek_bulk_(smem_codes + i * W_64, codes + min(i, last) * codes_row, W_64, full, policy);
@@ -156,7 +183,8 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                         moek_bulk_(b->zeros + slot * ZEROS + i * (OF_64 / 4), zeros + min(i / UNITS, last) * zeros_row,
                                    OF_64 / 4, full, policy);
                 }
-                codes += W_64;
+                if (OF_FILE) codes += File::of_step(2 * step + 2) - File::of_step(2 * step);
+                else codes += W_64;
                 scales += UNITS * OF_64;
                 zeros += UNITS * OF_64 / 4;
                 moek_next_(slot, phase, STAGES);
@@ -333,10 +361,24 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         const unsigned char *const stage = b->ring + slot * STAGE;
         const int m64 = i % MI, half = i / MI, block = warpgroup * MI + m64, t = threadIdx.x % 128;
         int k;
-        #pragma unroll
-        for (k = 0; k < Format::W_BITS / 4; k++)
-            loaded->codes[k] = moek_load_words_(stage + CODES + block * W_64 + ((BYTES ? 2 * half : half) + k) * 2048 +
-                                            t * 16);
+        if constexpr (OF_FILE) {
+            const unsigned char *const unit = stage + CODES + block * W_64 + half * File::UNIT;
+            #pragma unroll
+            for (k = 0; k < File::WORDS_16 && File::PLANE >= 4; k++)
+                loaded->codes[k] = moek_load_words_(unit + k * 2048 + t * 16);
+            #pragma unroll
+            for (k = 0; k < File::PLANE && File::PLANE < 4; k++)
+                loaded->codes[0].w[k] = ((const uint32_t *)(const void *)(unit + t * (4 * File::PLANE)))[k];
+            #pragma unroll
+            for (k = 0; k < File::MORE; k++)
+                loaded->more[k] = ((const uint32_t *)(const void *)(unit + 512 * File::PLANE +
+                                                                    t * (4 * File::MORE)))[k];
+        } else {
+            #pragma unroll
+            for (k = 0; k < Format::W_BITS / 4; k++)
+                loaded->codes[k] = moek_load_words_(stage + CODES + block * W_64 +
+                                                    ((BYTES ? 2 * half : half) + k) * 2048 + t * 16);
+        }
         #pragma unroll
         for (k = 0; k < EACH / 4; k++)
             loaded->scales[k] = ((const uint32_t *)(const void *)(stage + SCALES + (block * UNITS + half % UNITS) *
@@ -348,13 +390,45 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             else loaded->zeros = G == 2 ? *(const uint16_t *)(const void *)zeros : *zeros;
         }
     }
-    /* An item becomes T.  m64: which 64 rows of w of the warpgroup. */
-    MOEK_DEVICE void to_t(uint32_t w[4][4], const item *it, int m64, uint32_t *odd, int zero, int dtype)
+    /* OF_FILE: a lane makes the factors of one of the warp's rows of w in 64 of k: of its 16 rows in half 0 or 1 of a
+     * stage, or with two 64s of rows of 32 rows in one half.  That is 16 rows of two items, number i and the next. */
+    MOEK_DEVICE uint32_t *heads_of(const block *b, int i)
+    {
+        return (uint32_t *)(void *)(b->page + (threadIdx.x / 32 - 4) * PAGE) + i % 2 * (16 * File::HEAD);
+    }
+    MOEK_DEVICE typename File::raw load_heads(const block *b, int slot, int warpgroup, int i)
+    {
+        const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16, item = i + lane / 16;
+        const unsigned char *const rows = b->ring + slot * STAGE + CODES + (warpgroup * MI + item % MI) * W_64;
+        return File::raw_of(rows + item / MI * File::UNIT, rows + 2 * File::UNIT, row);
+    }
+    MOEK_DEVICE void keep_heads(const block *b, const typename File::raw *raw, int dtype)
+    {
+        const int lane = threadIdx.x % 32;
+        uint32_t f[File::HEAD];
+        File::factors(f, raw, lane % 16, dtype);
+        __syncwarp();                                   /* all lanes are done with those before */
+        File::put(heads_of(b, 0) + lane * File::HEAD, f);
+        __syncwarp();
+    }
+    /* Item i of a stage becomes T. */
+    MOEK_DEVICE void to_t(uint32_t w[4][4], const item *it, const block *b, int i, uint32_t *odd, int zero, int dtype)
     {
         int k;
-        if constexpr (BYTES) {
+        if constexpr (OF_FILE) {
+            const uint32_t *const g = heads_of(b, i) + moek_opaque_int_(threadIdx.x) % 32 / 4 * File::HEAD;
+            uint32_t two[2][2];                        /* factors of rows g and g + 8 */
             #pragma unroll
-            for (k = 0; k < 2; k++) convert(w + 2 * k, it->codes + k, odd, m64, dtype);
+            for (k = 0; k < 4; k++) {
+                const int j = k * 16 / File::COLUMNS * File::EACH;
+                const uint32_t *const by[2] = { two[0] + j % 2, two[1] + j % 2 };
+                if (j % 2 == 0 && k * 16 % File::COLUMNS == 0)
+                    File::get(two[0], g + j), File::get(two[1], g + 8 * File::HEAD + j);
+                File::weights(w[k], it->codes, it->more, by, k, dtype);
+            }
+        } else if constexpr (BYTES) {
+            #pragma unroll
+            for (k = 0; k < 2; k++) convert(w + 2 * k, it->codes + k, odd, i % MI, dtype);
         } else {
             Format::fragment(w, it->codes, it->scales, zero ? it->zeros : 0, zero, dtype);
         }
@@ -369,14 +443,14 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     {
         enum { ITEMS = 2 * MI };
         const uint64_t xs = moek_uniform_(moek_wgmma_operand_(b->ring + slot * STAGE));
-        item items[M < 32 ? ITEMS : 1];
+        item items[PIPED ? 1 : ITEMS];
         int i, k;
-        if constexpr (M < 32)
+        if constexpr (!PIPED)
             #pragma unroll
             for (i = 0; i < ITEMS; i++) load(items + i, b, slot, warpgroup, row_zeros, zero, i);
         #pragma unroll
         for (i = 0; i < ITEMS; i++) {
-            if constexpr (M < 32) to_t(w[i % 2], items + i, i % MI, odd, zero, dtype);
+            if constexpr (!PIPED) to_t(w[i % 2], items + i, b, i, odd, zero, dtype);
             moek_wgmma_fence_();
             #pragma unroll
             for (k = 0; k < 4; k++)
@@ -384,11 +458,18 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_wgmma_commit_();
             moek_wgmma_wait_(1);
             if (i == 0 && had) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
-            if constexpr (M >= 32) {
-                if (AHEAD) to_t(w[(i + 1) % 2], it, (i + 1) % MI, odd, zero, dtype);
-                if (i == ITEMS - 1 - AHEAD) moek_mbar_wait_(b->full + next, next_phase);
+            if constexpr (PIPED) {
+                const int heads = OF_FILE && (i == ITEMS - 2 || i == 0);       /* those of two items: as AHEAD */
+                typename File::raw raw;
+                if constexpr (OF_FILE) {
+                    if (i == ITEMS - 2) moek_mbar_wait_(b->full + next, next_phase);
+                    if (heads) raw = load_heads(b, i < ITEMS - 2 ? slot : next, warpgroup, (i + 2) % ITEMS);
+                }
+                if (AHEAD) to_t(w[(i + 1) % 2], it, b, (i + 1) % ITEMS, odd, zero, dtype);
+                if (!OF_FILE && i == ITEMS - 1 - AHEAD) moek_mbar_wait_(b->full + next, next_phase);
+                if constexpr (OF_FILE) if (heads) keep_heads(b, &raw, dtype);
                 load(it, b, i < ITEMS - 1 - AHEAD ? slot : next, warpgroup, row_zeros, zero, (i + 1 + AHEAD) % ITEMS);
-                if (!AHEAD) to_t(w[(i + 1) % 2], it, (i + 1) % MI, odd, zero, dtype);
+                if (!AHEAD) to_t(w[(i + 1) % 2], it, b, (i + 1) % ITEMS, odd, zero, dtype);
             }
         }
     }
@@ -559,7 +640,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
         }
         if constexpr (UP) moek_act_sums_<M>(a, sum, swapped);
-        moek_store_sums_(sum, M, gated, page + (threadIdx.x / 32 - 4) * 512, rows, a->out, n, j, dtype);
+        moek_store_sums_(sum, M, gated, page + (threadIdx.x / 32 - 4) * PAGE, rows, a->out, n, j, dtype);
     }
     /* A warpgroup multiplies its rows of w of a tile. */
     MOEK_DEVICE void consume(const moek_gemm_args *args, const block *b, int zero, int dtype)
@@ -643,15 +724,19 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                             row_zeros[i] = moek_row_zeros_(args, &tile, b->n,
                                                            first_column(a, &tile, b->n, warpgroup * MI + i),
                                                            UP ? a->w_rows > b->n : 0);
-                if (M >= 32 && first < until) {
+                if (PIPED && first < until) {
                     moek_mbar_wait_(b->full + slot, phase);
+                    if constexpr (OF_FILE) {
+                        const typename File::raw raw = load_heads(b, slot, warpgroup, 0);
+                        keep_heads(b, &raw, dtype);
+                    }
                     load(&it, b, slot, warpgroup, row_zeros, zero, 0);
-                    to_t(w[0], &it, 0, &odd, zero, dtype);
+                    to_t(w[0], &it, b, 0, &odd, zero, dtype);
                     if (AHEAD) load(&it, b, slot, warpgroup, row_zeros, zero, 1);
                 }
                 for (step = first; step < until; step++) {
                     const int this_slot = slot, this_phase = phase, last = step == until - 1;
-                    if (M < 32) moek_mbar_wait_(b->full + slot, phase);
+                    if (!PIPED) moek_mbar_wait_(b->full + slot, phase);
                     moek_next_(slot, phase, STAGES);
                     /* Behind the last stage comes itself: there, and converted in vain. */
                     step_ahead(sum, w, &it, b, this_slot, last ? this_slot : slot, last ? this_phase : phase,
@@ -685,7 +770,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         b.full = (uint64_t *)(b.ring + STAGES * STAGE); b.empty = b.full + STAGES;
         b.row = (int *)(b.empty + STAGES);
         b.ids = (uint16_t *)(b.row + (1 + CONSUMERS / 32) * M);
-        b.page = (unsigned char *)b.ids + (PAGES > 0 ? 6144 + 8448 : 0);       /* (M = 128 never sorts.) */
+        b.page = (unsigned char *)b.ids + (PAGES > 0 ? 6144 + 8448 : 0);
         b.zeros = (unsigned char *)b.ids + 6144 + 8448 + PAGES;
         b.k = UP && HIDDEN ? HIDDEN : a->k; b.n = !UP && HIDDEN ? HIDDEN : a->n;
         b.columns = UP && a->w_rows > b.n ? N / 2 : N;
@@ -743,7 +828,8 @@ static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_str
         return status;
     }
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
-    if (a->experts > MOEK_SM90_EXPERTS || !a->w.layout || a->gate.codes || a->k_offset || a->k % 64 || a->w_rows % 64)
+    if (a->experts > MOEK_SM90_EXPERTS || !a->w.layout || a->gate.codes || a->k_offset ||
+        a->k % (64 * K::File::UNITS) || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
     found = *(const moek_gemm_args *)args;
     moek_find_gemm_<Format>(&found, 1);

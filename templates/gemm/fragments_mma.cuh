@@ -14,7 +14,8 @@
  *   launch may have more blocks than are resident.
  * - A stage is 64 of k: rows of a, swizzled | codes of 64 rows of w each | their scales | zero points.  All threads
  *   copy, by cp.async.  A stage has one barrier, ahead of its last 16 of k: all warps have then loaded what they need
- *   of this stage, and the next one is there.
+ *   of this stage, and the next one is there.  (Blocks of GGUF files, from 32 rows on: 16 of k earlier, and scales
+ *   and minimums of the next stage become factors while those 16 are multiplied.)
  * - Warps share a tile by rows of w, and from 64 rows of a on by these as well.
  * - Operands lie in registers twice: 16 of k are loaded and converted while those before are multiplied.  (A tile
  *   begins with the conversion of its first ones.)
@@ -29,6 +30,11 @@
 #include "../../include/moek/kernel/act.h"
 #include "fragments_blocks.cuh"
 #include "fragments_finish.cuh"
+
+/* Blocks of GGUF files: up to so many rows of a, scales and minimums act in sums.  (docs/notes: blocks-two-parts) */
+#ifndef MOEK_BLOCKS_IN_SUMS
+#define MOEK_BLOCKS_IN_SUMS 32
+#endif
 
 /* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_mma_ {
@@ -46,7 +52,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         G = !BY_ROW && !OF_FILE && COLUMNS < 64 ? 64 / (COLUMNS + BY_ROW + OF_FILE) : 1,
         EACH = BY_ROW || BYTES || OF_FILE ? 0 : 2 * G * Format::W_SCALE_BITS / 8, WORDS = EACH > 0 ? EACH / 4 : 1,
         OF_64 = 32 * EACH, ZEROS_64 = ZERO ? OF_64 / 4 : 0, UNITS = COLUMNS < 128 ? 2 : 1,
-        WORDS_16 = File::PLANE == 8 ? 2 : 1,            /* 16s of bytes of codes of a lane, of 16 rows of w, 64 of k */
+        WORDS_16 = OF_FILE ? File::WORDS_16 : BYTES ? 2 : 1,  /* 16s of bytes of codes of a lane: 16 rows, 64 of k */
         W_64 = OF_FILE ? File::UNIT + File::TOP : 2048 * WORDS_16,     /* bytes of codes of 64 rows of w */
         X_64 = 128,                                     /* of a row of a */
         CODES = M * X_64, SCALES = CODES + N / 64 * W_64,     /* in a stage */
@@ -54,10 +60,13 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         STAGE = ZEROS + N / 64 * ZEROS_64, RING = STAGES * STAGE,
         SCHEDULE = 8448, ORDER = 2 * MOEK_SELF_SORT,
         /* Of blocks: short tiles multiply sums of a group by its scale, and sums of x by its minimum; others weights,
-         * in f32, which are rounded once.  LESS: codes are more than integers, and sums begin with so much less. */
-        IN_SUMS = OF_FILE && M <= 32, LESS = IN_SUMS && NI == 1 && File::BITS < 8, IN_WEIGHTS = OF_FILE && !IN_SUMS,
+         * which are rounded once.  LESS: codes are more than integers, and sums begin with so much less. */
+        IN_SUMS = OF_FILE && M <= MOEK_BLOCKS_IN_SUMS, LESS = IN_SUMS && NI == 1 && File::BITS < 8,
+        IN_WEIGHTS = OF_FILE && !IN_SUMS,
         OF_X = LESS || (IN_SUMS && File::MINIMUM),      /* sums of x are needed */
-        HEAD = File::GROUPS * File::EACH, HEADS = OF_FILE ? 8 * MI * 16 * HEAD * 4 : 0,         /* of a row; all */
+        HEAD = File::HEAD, HEADS = OF_FILE ? 8 * MI * 16 * HEAD * 4 : 0, LANES_ROWS = MI / 2,
+        /* Ahead of which 16 of k the next stage is waited for.  EARLY: factors are made one stage ahead. */
+        EARLY = OF_FILE && M >= 32, BARRIER = EARLY ? 2 : 3,
         SHARED = RING + SCHEDULE + ORDER + 4 * M + HEADS,
         BLOCKS = SHARED <= 50176 ? 2 : 1,               /* of an SM of 100 KB, of which each takes 1 KB more */
         X_SETS = NI == 1 ? 4 : 2,                       /* 16s of k of a in registers: ldmatrix brings two at a time */
@@ -69,7 +78,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     struct block {
         unsigned char *ring;
         int x_at, codes_at, more_at, scales_at, zeros_at;
-        float *heads;                                   /* OF_FILE: [rows of the warp][HEAD] */
+        uint32_t *heads;                                /* OF_FILE: factors, [rows of the warp][HEAD] */
         uint16_t *order;                                /* [slots]: by expert, where the block sorts */
         int *rows;                                      /* [M]: where the tile's rows go, or -1 */
         moek_work_range_ range;
@@ -243,7 +252,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             const int m16 = m16_of(0), first = CODES + m16 / 4 * W_64;
             b->codes_at = kept(first + (m16 % 4 * 32 + lane) * 4 * File::WORDS);
             b->more_at = kept(first + 512 * File::PLANE + (m16 % 4 * 32 + lane) * 4 * File::MORE);
-            b->heads = (float *)(void *)(b->ring + RING + SCHEDULE + ORDER + 4 * M) +
+            b->heads = (uint32_t *)(void *)(b->ring + RING + SCHEDULE + ORDER + 4 * M) +
                        threadIdx.x / 32 * (MI * 16 * HEAD);
         }
         b->scales_at = kept(SCALES + (BY_BLOCK ? m16_of(0) / 4 * 8 : (m16_of(0) * 8 + lane / 4) * EACH));
@@ -303,7 +312,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         if constexpr (IN_SUMS) {
             File::template pairs<!LESS>(to, o->codes[mi], o->more[mi], i, dtype);
         } else if constexpr (IN_WEIGHTS) {
-            weights(to, b, o, mi, i, dtype);
+            const factors f = factors_of(b, mi, i * 16 / File::COLUMNS);
+            const uint32_t *const by[2] = { f.of[0], f.of[1] };
+            File::weights(to, o->codes[mi], o->more[mi], by, i, dtype);
         } else if constexpr (BYTES) {
             uint32_t pairs[4];
             Format::w_pairs(pairs, o->codes[mi][i / 2].w + i % 2 * 2, 0, 0, dtype);
@@ -316,49 +327,57 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             for (j = 0; j < 4; j++) to[j] = w[i][j];
         }
     }
-    /* OF_FILE: scales and minimums of a stage, of this warp's rows of w. */
-    MOEK_DEVICE void take_heads(const block *b, const unsigned char *stage, int dtype)
+    /* OF_FILE: scales and minimums of a stage, of this warp's rows of w, as they lie; and as factors.  (A lane reads
+     * factors of any of 16 rows.) */
+    struct heads { typename File::raw of[LANES_ROWS]; };
+    MOEK_DEVICE void load_heads(heads *h, const unsigned char *stage)
     {
-        const int lane = threadIdx.x % 32;
-        const float by = File::by(IN_WEIGHTS ? MOEK_DTYPE_BF16 : dtype);
-        const float by_min = (float)Format::SIGN * (LESS ? -1.0f / (1 << File::BITS) : 1.0f);
-        int r;
+        int i;
         #pragma unroll
-        for (r = lane; r < MI * 16; r += 32) {
-            const int row = m16_of(0) * 16 + r;
+        for (i = 0; i < LANES_ROWS; i++) {
+            const int row = m16_of(0) * 16 + threadIdx.x % 32 + 32 * i;
             const unsigned char *const unit = stage + CODES + row / 64 * W_64;
-            File::head(b->heads + r * HEAD, unit, unit + File::UNIT, row % 64, by, by_min);
+            h->of[i] = File::raw_of(unit, unit + File::UNIT, row % 64);
         }
+    }
+    MOEK_DEVICE void keep_heads(const block *b, const heads *h, int dtype)
+    {
+        const float by_min = (float)Format::SIGN * (LESS ? -1.0f / (1 << File::BITS) : 1.0f);
+        uint32_t f[LANES_ROWS][HEAD];
+        int i, j;
+        #pragma unroll
+        for (i = 0; i < LANES_ROWS; i++) {
+            if constexpr (IN_SUMS) {
+                float s[HEAD];
+                File::head(s, &h->of[i], File::by(dtype), by_min);
+                #pragma unroll
+                for (j = 0; j < HEAD; j++) f[i][j] = moek_bits_(s[j]);
+            } else {
+                File::factors(f[i], &h->of[i], threadIdx.x % 16, dtype);
+            }
+        }
+        __syncwarp();                                   /* all lanes are done with the stage before */
+        #pragma unroll
+        for (i = 0; i < LANES_ROWS; i++) File::put(b->heads + (threadIdx.x % 32 + 32 * i) * HEAD, f[i]);
         __syncwarp();
     }
-    /* Group j of this lane's rows g and g + 8 of 16: scales, and minimums. */
-    struct factors { float scale[2], min[2]; };
+    /* The factors of group j of this lane's rows g and g + 8 of 16: [EACH] of each. */
+    struct factors { uint32_t of[2][File::EACH]; };
     MOEK_DEVICE factors factors_of(const block *b, int mi, int j)
     {
         factors f;
         int h;
         #pragma unroll
         for (h = 0; h < 2; h++) {
-            const float *const at = b->heads + (mi * 16 + h * 8 + threadIdx.x % 32 / 4) * HEAD + j * File::EACH;
-            f.scale[h] = at[0], f.min[h] = 0;
+            const int g = (TALL ? moek_opaque_int_(threadIdx.x) : threadIdx.x) % 32 / 4;
+            const uint32_t *const at = b->heads + (mi * 16 + h * 8 + g) * HEAD + j * File::EACH;
+            f.of[h][0] = at[0];
             if constexpr (File::MINIMUM) {
-                const float2 both = *(const float2 *)(const void *)at;
-                f.scale[h] = both.x, f.min[h] = both.y;
+                const uint2 both = *(const uint2 *)(const void *)at;
+                f.of[h][0] = both.x, f.of[h][File::MINIMUM] = both.y;
             }
         }
         return f;
-    }
-    /* IN_WEIGHTS: 16 of k of 16 rows of w, in f32 and then in T.  (bf16 has all codes, and f32 bf16.) */
-    MOEK_DEVICE void weights(uint32_t to[4], const block *b, const operands *o, int mi, int i, int dtype)
-    {
-        const factors f = factors_of(b, mi, i * 16 / File::COLUMNS);
-        uint32_t codes[4];
-        int n;
-        File::template pairs<1>(codes, o->codes[mi], o->more[mi], i, MOEK_DTYPE_BF16);
-        #pragma unroll
-        for (n = 0; n < 4; n++)
-            to[n] = moek_to_t2_(fmaf(moek_float_(codes[n] << 16), f.scale[n % 2], f.min[n % 2]),
-                                fmaf(moek_float_(codes[n] & 0xffff0000), f.scale[n % 2], f.min[n % 2]), dtype);
     }
     /* Codes of 8 bits of a stage: is there a NaN, which bf16 would not show?  (o->odd: as moek_spoil_ takes it.) */
     MOEK_DEVICE void look(operands *o, int dtype)
@@ -491,8 +510,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             for (ni = 0; ni < NI; ni++)
                 #pragma unroll
                 for (h = 0; h < 4; h++) {
-                    sum[ni][h] = fmaf(p->part[mi][ni][h], f.scale[h / 2], sum[ni][h]);
-                    if constexpr (File::MINIMUM) sum[ni][h] = fmaf(p->of_x[ni][h], f.min[h / 2], sum[ni][h]);
+                    sum[ni][h] = fmaf(p->part[mi][ni][h], moek_float_(f.of[h / 2][0]), sum[ni][h]);
+                    if constexpr (File::MINIMUM)
+                        sum[ni][h] = fmaf(p->of_x[ni][h], moek_float_(f.of[h / 2][File::MINIMUM]), sum[ni][h]);
                 }
         }
     }
@@ -506,28 +526,30 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     {
         unsigned char *const stage = b->ring + slot;
         const unsigned char *next = stage;
+        heads h;
         parts p;
         int i, mi, ni;
         look(o, dtype);
-        if constexpr (IN_SUMS) {
-            __syncwarp();                               /* all lanes are done with the stage before */
-            take_heads(b, stage, dtype);
+        if constexpr (OF_FILE && !EARLY) {
+            load_heads(&h, stage);
+            keep_heads(b, &h, dtype);
         }
         if constexpr (BY_BLOCK)
             #pragma unroll
             for (i = 0; i < 2; i++) o->by[i] = ((const float *)(const void *)(stage + b->scales_at))[i];
         #pragma unroll
         for (i = 0; i < 4; i++) {
-            if (i == 3) {
+            if (EARLY && i < 3) load_x(o, b, stage, i + 1);
+            if (i == BARRIER) {
                 if ((slot += STAGE) == RING) slot = 0;
                 next = b->ring + slot;
                 moek_cp_async_wait_(STAGES - 2);
                 __syncthreads();
+                if constexpr (EARLY && !TALL) load_heads(&h, next);
                 ask(args, b, c, tile, stage, zero);
-                load_codes(o, b, next, zero);
-                if constexpr (IN_WEIGHTS) take_heads(b, next, dtype);
             }
-            load_x(o, b, next, (i + 1) % 4);
+            if (i == 3) load_codes(o, b, next, zero);
+            if (!EARLY || i == 3) load_x(o, b, next, (i + 1) % 4);
             sum_x(&p, o, i, dtype);
             #pragma unroll
             for (mi = 0; mi < MI; mi++) {
@@ -537,6 +559,11 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     for (ni = 0; ni < NI; ni++) moek_mma_t_(sum[mi][ni], o->w[i % 2][mi], o->x[i % X_SETS][ni], dtype);
                 convert(o, b, mi, (i + 1) % 4, zero, dtype);
             }
+            if constexpr (EARLY)
+                if (i == (IN_SUMS ? 3 : 2)) {
+                    if constexpr (TALL) load_heads(&h, next);          /* (no registers until here) */
+                    keep_heads(b, &h, dtype);
+                }
         }
         return slot;
     }
@@ -597,9 +624,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                     }
             load_codes(&o, &b, b.ring + slot, zero);
             load_x(&o, &b, b.ring + slot, 0);
-            if constexpr (IN_WEIGHTS) {
-                __syncwarp();
-                take_heads(&b, b.ring + slot, dtype);
+            if constexpr (EARLY) {
+                heads h;
+                load_heads(&h, b.ring + slot);
+                keep_heads(&b, &h, dtype);
             }
             #pragma unroll
             for (i = 0; i < MI; i++) convert(&o, &b, i, 0, zero, dtype);

@@ -560,7 +560,10 @@ static inline void layer_map(layer *l, int32_t *ids, int64_t *load)
     free(given);
 }
 /* Does the row make T of weights that it reads as fragments? */
-static inline int layer_tiles_(const moek_kernel *k) { return k && k->reads == MOEK_READS_FRAGMENTS && k->m > 32; }
+static inline int layer_tiles_(const moek_kernel *k)
+{
+    return k && k->reads == MOEK_READS_FRAGMENTS && ref_tiles_in_t(k->arch, k->m);
+}
 static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
 {
     const moek_config *c = &l->plan.config;

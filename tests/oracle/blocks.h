@@ -52,13 +52,32 @@ static inline double block_weight(const moek_format *f, const moek_block *b, con
     const double w = code * block_factor(&b->scale, block, c);
     return b->sign ? w + b->sign * block_factor(&b->min, block, c) : w;
 }
-/* Weights of a row, which has so many columns. */
-static inline void block_row(const moek_format *f, const void *rows, size_t row, int columns, double *to)
+/* What tiled weights in bf16 may be off by, before they are rounded once: a scale is the sum of two bf16.  With a
+ * minimum, what it is more than a whole number of scales (one below 200, and in parts of 2^(8 - bits) where it is a
+ * code) is a bf16, too, and rounded once more with products that are little beside it. */
+static inline double block_off(const moek_format *f, const moek_block *b, const uint8_t *block, int c)
+{
+    const double s = block_factor(&b->scale, block, c), w = fabs(block_weight(f, b, block, c)) * ldexp(1.2, -15);
+    const int bits = ref_element(f->w, 0)->width;
+    double min, rest;
+    if (!b->sign) return w;
+    min = block_factor(&b->min, block, c);
+    rest = fabs(s) * 0.505;
+    if (-b->sign * min / s > 0.01 && -b->sign * min / s < (1 << bits) - 0.01) rest /= 1 << (8 - bits);
+    if (fabs(min) > 199 * fabs(s)) rest += fabs(min) - 199 * fabs(s);
+    return w + rest * ldexp(1.05, -7);
+}
+/* Weights of a row, which has so many columns; and, if off is not NULL, block_off of them. */
+static inline void block_row(const moek_format *f, const void *rows, size_t row, int columns, double *to, double *off)
 {
     const moek_block *const b = moek_block_of(f->file_type);
     const uint8_t *const at = (const uint8_t *)rows + row * moek_weight_bytes(f, MOEK_WEIGHTS_BLOCKS, (size_t)columns);
     int c;
-    for (c = 0; c < columns; c++) to[c] = block_weight(f, b, at + (size_t)(c / b->columns) * b->bytes, c % b->columns);
+    for (c = 0; c < columns; c++) {
+        const uint8_t *const block = at + (size_t)(c / b->columns) * b->bytes;
+        to[c] = block_weight(f, b, block, c % b->columns);
+        if (off) off[c] = block_off(f, b, block, c % b->columns);
+    }
 }
 
 /* Mean and deviation of an element's numbers, if all codes are as frequent. */

@@ -62,9 +62,15 @@ static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *
 /* Where x stays T, rows of GPUs make T of weights that have a scale for some columns of a row (w - zero times the
  * scale, rounded once) and multiply those.  Set by the test of a row. */
 static int ref_w_in_t;
-/* Rows that read blocks of files as fragments, with 64 rows of x and more, make T of weights, by f32: of up (1),
- * of down (2).  Set by the test of a row. */
+/* Rows that read blocks of files as fragments make T of weights, rounded once, but for rows of sm80 with up to 32 rows
+ * of x: of up (1), of down (2).  In bf16 the other neighbour of a weight is right, too, within `block_off`.  Set by the
+ * test of a row. */
 static int ref_blocks_in_t;
+static inline int ref_tiles_in_t(int arch, int m) { return arch >= 90 || m > 32; }
+static inline int ref_may_be_off(const moek_format *f, int up, int dtype)
+{
+    return f->only_blocks && ref_blocks_in_t >> !up & 1 && dtype == MOEK_DTYPE_BF16;
+}
 /* Rows of Hopper put scales of w of fewer than 128 columns into e4m3.  Set by the test of a row.  Scales that are e4m3
  * themselves: w times its scale rounds to e4m3, times the power of 2 that brings the largest scale of 128 columns to 32
  * up to 60; and is 0 where that brings its scale below 2^-5.  ref_w_expanded: the largest of the whole row (expand). */
@@ -173,6 +179,8 @@ typedef struct ref_batch {
     int up, sides, share, groups;                      /* sides: rows of w a column; share: columns of k a scale */
     int rows, columns, strips, most;                   /* in all; most: columns of a strip */
     ref_held *a_k, *w_k;                               /* [row][k], [column][side][k] */
+    ref_held *off;                                     /* as w_k: what weights may be off by; NULL: nothing */
+    int may_be_off;                                    /* off is there */
     double *a_scale, *w_scale;                         /* [row][group], [column][side][group] */
     double *bias;                                      /* [column][side]; -0: none, which changes no sum */
     unsigned char *lost;                               /* as w_scale: may terms of the group count as 0? */
@@ -219,6 +227,7 @@ static inline ref_sum ref_dot(const ref_batch *b, size_t row, size_t w_row)
         }
         ref_add_group(&sum, part, size, a_scale[g] * w_scale[g], b->lost[w_row * b->groups + g]);
     }
+    for (k = 0; b->may_be_off && k < b->gemm.k; k++) sum.lost += fabs((double)a_k[k] * b->off[w_row * b->gemm.k + k]);
     ref_add_bias(&sum, b->bias[w_row]);
     return sum;
 }
@@ -247,6 +256,8 @@ REF_BOTH void ref_dots(const ref_batch *b, const ref_strip *s, size_t w_row, ref
                           b->lost[w_row * b->groups + g]);
         }
     }
+    for (k = 0; b->may_be_off && k < b->gemm.k; k++)
+        for (i = 0; i < REF_STRIP; i++) sum[i].lost += fabs((double)a_k[i][k] * b->off[w_row * b->gemm.k + k]);
     for (i = 0; i < REF_STRIP; i++) ref_add_bias(&sum[i], b->bias[w_row]);
 }
 
@@ -328,6 +339,7 @@ static inline size_t ref_places(ref_batch *b, void *memory, size_t *inputs)
     size_t at = 0;
     b->a_k = (ref_held *)ref_place_(base, &at, rows * b->gemm.k * sizeof(ref_held));
     b->w_k = (ref_held *)ref_place_(base, &at, w_rows * b->gemm.k * sizeof(ref_held));
+    b->off = (ref_held *)ref_place_(base, &at, b->may_be_off ? w_rows * b->gemm.k * sizeof(ref_held) : 0);
     b->a_scale = (double *)ref_place_(base, &at, rows * groups * sizeof(double));
     b->w_scale = (double *)ref_place_(base, &at, w_rows * groups * sizeof(double));
     b->bias = (double *)ref_place_(base, &at, w_rows * sizeof(double));
@@ -428,12 +440,22 @@ static inline void ref_w_row_(const ref_batch *b, const moek_gemm_args *a, const
     const int gate = a->gate.codes && of == REF_GATE;
     const size_t row = (size_t)expert * (a->gate.codes ? a->n : a->w_rows) + wrow;
     const void *const bias = gate ? a->gate.bias : a->w.bias;
-    double *const w_k = (double *)ref_alloc((size_t)a->k * sizeof *w_k), lost = -1;
+    double *const w_k = (double *)ref_alloc((size_t)a->k * sizeof *w_k);
+    double *const off = b->may_be_off ? (double *)ref_alloc((size_t)a->k * sizeof *off) : NULL, lost = -1;
     int k0, g = 0;
-    if (f->only_blocks) block_row(f, gate ? a->gate.codes : a->w.codes, row, a->k, w_k);
+    if (f->only_blocks) block_row(f, gate ? a->gate.codes : a->w.codes, row, a->k, w_k, off);
     else ref_decode_row(ref_element(f->w, a->dtype), gate ? a->gate.codes : a->w.codes, 0, row, a->k, w_k);
-    for (k0 = 0; f->only_blocks && ref_blocks_in_t >> !b->up & 1 && k0 < a->k; k0++)
-        w_k[k0] = ref_round_t((float)w_k[k0], a->dtype);
+    for (k0 = 0; f->only_blocks && ref_blocks_in_t >> !b->up & 1 && k0 < a->k; k0++) {
+        const double w = w_k[k0], to = ref_round_t((float)w, a->dtype);
+        if (off) {
+            const double below = to - ref_round_t(w - off[k0], a->dtype);
+            const double above = ref_round_t(w + off[k0], a->dtype) - to;
+            off[k0] = below > above ? below : above;
+        }
+        w_k[k0] = to;
+    }
+    if (off) ref_hold(off, a->k, b->off + w_row * a->k);
+    free(off);
     ref_less_zeros(a, f, of, expert, wrow, w_k);
     ref_fold(a, f, of, expert, wrow, w_k);
     ref_hold(w_k, a->k, b->w_k + w_row * a->k);
@@ -544,6 +566,7 @@ static inline void ref_gemm_(const moek_gemm_args *a, const moek_format *f, int 
     const size_t w_k = (size_t)a->k * b.sides;
     ref_pieces *const pieces = (ref_pieces *)ref_alloc(sizeof *pieces);
     int e, first, j;
+    b.may_be_off = ref_may_be_off(f, up, a->dtype);
     ref_tables_(f, a->dtype);
     for (e = 0; e < a->experts; e++) {
         const int begin = R ? e * R : a->rows.offsets[e], end = R ? begin + a->rows.counts[e] : a->rows.offsets[e + 1];
