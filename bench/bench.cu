@@ -20,6 +20,7 @@
  *                    blocks as it has room for, all the same.)
  *      hidden=7168 inter=2048 experts=32 topk=8         this shape, instead of those below
  *      block=32      of formats that leave it open: so many columns a scale (config.block); else their first choice
+ *      down=q6_k_a16                                    w_down in this format (config.down_quant)
  *      tokens=1,8,64                                    these counts
  *
  * A cell is one shape, format and number of tokens, from given top-k ids and weights to y: sorting, quantization, both
@@ -75,6 +76,7 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 /* What the command line asks for. */
 static struct {
     int tune, before, quick, stateless, tiled, zeros, expands, rest, tokens[TOKENS_MAX], counts, words, block;
+    int down;                                         /* config.down_quant */
     int arch, shared;                                 /* 0: the device's */
     const char *row, *tuned;
     char **word;
@@ -314,6 +316,12 @@ static int asks(const char *word)
             return 1;
         }
     if (!strncmp(word, "block=", 6)) return ask.block = atoi(word + 6), 1;
+    if (!strncmp(word, "down=", 5)) {
+        for (int q = 0; q < FORMATS; q++)
+            if (!strcmp(format_at(q)->name, word + 5)) ask.down = format_numbers[q];
+        sure(ask.down > 0, word, "is no format");
+        return 1;
+    }
     if (strncmp(word, "tokens=", 7)) return 0;
     for (const char *p = word + 7; ask.counts < TOKENS_MAX; p++) {
         char *end;
@@ -407,21 +415,25 @@ static void cell_zeros(cell *c)
     c->w.w_up_zero = filled(cell_zero_bytes(c, 2 * c->config.inter, c->config.hidden), zeros, 11);
     c->w.w_down_zero = filled(cell_zero_bytes(c, c->config.hidden, c->config.inter), zeros, 12);
 }
+/* Are scales repacked, too? */
+static int scales_tiled(int quant, int block)
+{
+    const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), block);
+    return format_in_fragments(moek_format_of(quant)) && of.rows == 1 && of.columns;
+}
 /* Tiled weights, and what it takes to make them. */
 static void cell_tile(cell *c)
 {
     const int zeros = c->w.w_up_zero && c->config.block;
     void *const up = mem_alloc(80, c->n.up), *const down = mem_alloc(80, c->n.down);
-    const int experts = c->config.experts, quant = c->config.quant;
-    const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), c->config.block);
-    const int scales = format_in_fragments(moek_format_of(quant)) && of.rows == 1 && of.columns;
+    const int experts = c->config.experts, scales = scales_tiled(c->config.quant, c->config.block);
+    const int down_quant = c->config.down_quant ? c->config.down_quant : c->config.quant;
+    const int down_scales = scales_tiled(down_quant, c->config.block);
     cudaEvent_t e[2];
     c->tiled = c->w;
     c->tiled.w_up = up; c->tiled.w_down = down;
-    if (scales) {
-        c->tiled.w_up_scale = mem_alloc(80, c->n.up_scale);
-        c->tiled.w_down_scale = mem_alloc(80, c->n.down_scale);
-    }
+    if (scales) c->tiled.w_up_scale = mem_alloc(80, c->n.up_scale);
+    if (down_scales) c->tiled.w_down_scale = mem_alloc(80, c->n.down_scale);
     if (zeros) {
         c->tiled.w_up_zero = mem_alloc(80, cell_zero_bytes(c, 2 * c->config.inter, c->config.hidden));
         c->tiled.w_down_zero = mem_alloc(80, cell_zero_bytes(c, c->config.hidden, c->config.inter));
@@ -435,7 +447,7 @@ static void cell_tile(cell *c)
         if (scales)
             must(moek_repack_up_scale(&c->plan, c->w.w_up_scale, (void *)c->tiled.w_up_scale, experts, 0, NULL),
                  "moek_repack_up_scale", NULL);
-        if (scales)
+        if (down_scales)
             must(moek_repack_down_scale(&c->plan, c->w.w_down_scale, (void *)c->tiled.w_down_scale, experts, 0, NULL),
                  "moek_repack_down_scale", NULL);
         if (zeros)
@@ -551,6 +563,7 @@ static void run_shape(const shape *of, int quant, const char *device, const time
     c.config.hidden = of->hidden; c.config.inter = of->inter;
     c.config.experts = of->experts; c.config.topk = of->topk;
     c.config.quant = quant; c.config.act = MOEK_SILU;
+    c.config.down_quant = ask.down;
     c.config.block = ask.block < 0 ? format_block(moek_format_of(quant), 0) : format_block_of(quant, ask.block);
     c.config.format = of->batched ? MOEK_BATCHED : MOEK_STANDARD;
     c.config.exclude = 1u << MOEK_BACKEND_CPU;
@@ -564,9 +577,8 @@ static void run_shape(const shape *of, int quant, const char *device, const time
         else report(&c, by);
         cell_free(&c);
     }
-    if (c.tiled.w_up_scale != c.w.w_up_scale) {
-        mem_free(80, (void *)c.tiled.w_up_scale); mem_free(80, (void *)c.tiled.w_down_scale);
-    }
+    if (c.tiled.w_up_scale != c.w.w_up_scale) mem_free(80, (void *)c.tiled.w_up_scale);
+    if (c.tiled.w_down_scale != c.w.w_down_scale) mem_free(80, (void *)c.tiled.w_down_scale);
     if (c.tiled.w_up_zero != c.w.w_up_zero) {
         mem_free(80, (void *)c.tiled.w_up_zero); mem_free(80, (void *)c.tiled.w_down_zero);
     }

@@ -106,14 +106,15 @@ typedef struct fill_sizes { size_t up, down, up_scale, down_scale, up_global_sca
 MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
 {
     const moek_format *const f = format_with(moek_format_of(c->quant), c->block);
+    const moek_format *const d = format_with(moek_format_of(c->down_quant ? c->down_quant : c->quant), c->block);
     const size_t e = (size_t)experts, h = (size_t)c->hidden, i = (size_t)c->inter;
     fill_sizes s;
     s.up = e * 2 * i * moek_weight_bytes(f, c->weight_layout, h);
-    s.down = e * h * moek_weight_bytes(f, c->weight_layout, i);
+    s.down = e * h * moek_weight_bytes(d, c->weight_layout, i);
     s.up_scale = e * moek_scale_bytes(&f->w_scale, 2 * i, h);
-    s.down_scale = e * moek_scale_bytes(&f->w_scale, h, i);
+    s.down_scale = e * moek_scale_bytes(&d->w_scale, h, i);
     s.up_global_scale = f->global_scale ? e * 2 * sizeof(float) : 0;
-    s.down_global_scale = f->global_scale ? e * sizeof(float) : 0;
+    s.down_global_scale = d->global_scale ? e * sizeof(float) : 0;
     return s;
 }
 #endif

@@ -90,7 +90,9 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
         w.x_scale = w.h_scale = &fixed;
     }
     r.tokens = 1; r.hidden = h; r.inter = c->inter; r.slots = k; r.experts = k;
-    r.format = format_with(moek_format_of(c->quant), c->block); r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
+    r.format = format_with(moek_format_of(c->quant), c->block);
+    r.down = c->down_quant ? format_with(moek_format_of(c->down_quant), c->block) : NULL;
+    r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
     r.up_layout = MOEK_UP_GATE_UP;
     r.x = host_x; r.ids = ids; r.weights = weights; r.w = &w;
     ref_layer(&r, want);
@@ -115,19 +117,34 @@ static void *filled(size_t bytes, fill_codes from, uint32_t seed)
     mem_must(cudaGetLastError());
     return p;
 }
+/* Weights, rows of so many columns.  In blocks of files, which the host makes: some rows, over and over. */
+static void *filled_rows(const moek_format *f, size_t bytes, size_t columns, int dtype, double deviation, uint32_t seed)
+{
+    const size_t row = moek_weight_bytes(f, 0, columns);
+    size_t some = ((size_t)1 << 20) / columns * row, at;
+    char *p;
+    void *rows;
+    if (!f->only_blocks) return filled(bytes, fill_weights(f, dtype, deviation), seed);
+    if (some > bytes) some = bytes;
+    p = (char *)mem_alloc(80, bytes);
+    rows = fill_host_weights(f, some, columns, dtype, deviation, seed);
+    for (at = 0; at < bytes; at += some) mem_put(80, p + at, rows, bytes - at < some ? bytes - at : some);
+    mem_free(0, rows);
+    return p;
+}
 /* Weights of so many experts, on the current GPU, as a gated layer has them after training: h and y near x in size. */
 static moek_weights filled_weights(const moek_config *c, int experts, uint32_t seed)
 {
-    const moek_format *const f = moek_format_of(c->quant);
+    const moek_format *const f = moek_format_of(c->quant), *const d = c->down_quant ? moek_format_of(c->down_quant) : f;
     const int dtype = format_dtype_in(f, 0);
     const double up = 1 / sqrt((double)c->hidden), down = 1 / sqrt((double)c->inter);
     const fill_sizes n = fill_sizes_of(c, experts);
     moek_weights w;
     memset(&w, 0, sizeof w);
-    w.w_up = filled(n.up, fill_weights(f, dtype, up), seed + 1);
-    w.w_down = filled(n.down, fill_weights(f, dtype, down), seed + 2);
+    w.w_up = filled_rows(f, n.up, (size_t)c->hidden, dtype, up, seed + 1);
+    w.w_down = filled_rows(d, n.down, (size_t)c->inter, dtype, down, seed + 2);
     w.w_up_scale = filled(n.up_scale, fill_scales(f, dtype, up), seed + 3);
-    w.w_down_scale = filled(n.down_scale, fill_scales(f, dtype, down), seed + 4);
+    w.w_down_scale = filled(n.down_scale, fill_scales(d, dtype, down), seed + 4);
     w.w_up_global_scale = (const float *)filled(n.up_global_scale, fill_seconds(), seed + 5);
     w.w_down_global_scale = (const float *)filled(n.down_global_scale, fill_seconds(), seed + 6);
     if (f->static_x)                                   /* the layer's: one for all ranks */
