@@ -29,10 +29,10 @@ except ImportError as e:
              "codegen/moegen.py: it takes a Python that has all, or fetches what is missing into build/")
 import columns, rules
 
-AXES = ("quant", "hidden", "block")                   # the contract: left of _on_
+AXES = ("quant", "quant_down", "hidden", "block")     # the contract: left of _on_
 SCHEDULE = ("m", "n", "s", "w", "t", "u")             # right of it
-KEYS = ("op", "template", "quant", "hidden", "block", "arch") + SCHEDULE
-LETTER = {"hidden": "h", "block": "b"}
+KEYS = ("op", "template", "quant", "quant_down", "hidden", "block", "arch") + SCHEDULE
+LETTER = {"quant_down": "down_", "hidden": "h", "block": "b"}
 MOST = 1 << 24                                        # of any number in a row, as of config.hidden
 GEMMS = ("up", "down", "layer", "mlp")
 LISTS = ("op", "act", "arch")                         # of names and their numbers
@@ -498,14 +498,15 @@ def row_of(name, manifest):
             if words and re.fullmatch(LETTER[key] + r"\d+", words[-1]):
                 row[key] = int(words.pop()[1:])
         if words:
-            row["quant"] = "_".join(words)
+            row["quant"], down, second = "_".join(words).partition("_down_")
+            row.update({"quant_down": second} if down else {})
         arch, *schedule = right.split("_")
         row["arch"] = arch
         row.update((k, int(v)) for k, v in re.findall(r"([a-z])(\d+)", "".join(schedule)))
     except ValueError:
         raise Bad(f"{name}: not a kernel name")
-    for key in ("op", "quant", "arch"):
-        if key in row and row[key] not in manifest[key]:
+    for key in ("op", "quant", "quant_down", "arch"):
+        if key in row and row[key] not in manifest[key.partition("_")[0]]:
             raise Bad(f"{name}: {key} {row[key]} is not in kernels.toml")
     return row
 
@@ -534,8 +535,9 @@ def expand(manifest, where):
         for combination in itertools.product(*values):
             row = dict(zip(entry, combination))
             for key, value in row.items():
-                if key in LISTS + ("quant",) and (not isinstance(value, str) or value not in manifest[key]):
-                    no(f"{key} {repr(value)[:60]} is not one of {' '.join(manifest[key])}")
+                known = manifest[key.partition("_")[0]] if key in LISTS + ("quant", "quant_down") else None
+                if known and (not isinstance(value, str) or value not in known):
+                    no(f"{key} {repr(value)[:60]} is not one of {' '.join(known)}")
                 if key == "template" and not (isinstance(value, str) and re.fullmatch(r"\w+", value)):
                     no(f"template must be the name of a file in templates/, without .h.j2, not {shown(value)}")
                 if key in ("hidden", "block") + SCHEDULE and not is_number(value):
@@ -579,7 +581,8 @@ class Generator:
                                 granules=self.granules, mentioned=mentioned, elements=bits, scale_types=SCALES,
                                 max_blocks=BLOCKS, element=lambda name: self.elements[name], having=self.having,
                                 in_blocks=lambda: " ".join({b.w: 1 for b in self.manifest["blocks"].values()}),
-                                struct_of=struct_of, wanted=self.wanted, any_wanted=self.any_wanted,
+                                struct_of=struct_of, wanted=self.wanted, wanted_too=self.wanted_too,
+                                any_wanted=self.any_wanted,
                                 gpu_elements=self.gpu_elements(), kernel_columns=columns,
                                 hosts=[n for n, number in self.manifest["arch"].items() if number < GPUS])
         self.env.globals["initializer"] = lambda model: initializer(model, fields_of(fields, "CONFIG"))
@@ -602,9 +605,16 @@ class Generator:
         quant = "MOEK_" + row["quant"].upper() if row.get("quant") else 0
         return f"{quant}, {row.get('hidden', 0)}, {row.get('block', 0)}, {self.manifest['arch'][row['arch']]}"
 
+    def wanted_too(self, row):
+        """For #if, behind that: is the format of down, where it is another?"""
+        return f" && MOEK_WANT_QUANT(MOEK_{row['quant_down'].upper()})" if row.get("quant_down") else ""
+
     def any_wanted(self, rows):
         """For #if: is one of these rows wanted?"""
-        return " || ".join(dict.fromkeys(f"MOEK_WANT_({self.wanted(row)})" for row in rows))
+        def one(row):
+            first, too = f"MOEK_WANT_({self.wanted(row)})", self.wanted_too(row)
+            return f"({first}{too})" if too else first
+        return " || ".join(dict.fromkeys(map(one, rows)))
 
     def having(self, *macros):
         """The elements whose files define all of these macros."""
@@ -657,6 +667,7 @@ class Generator:
             where the format leaves it open.  Of a template that decodes or encodes: the elements, and the scales: pairs
             of both sides by a word, or kinds of each side (more: global_scale, zero, x_global_scale)."""
             template, open_blocks = row["template"], fmt.w_scale.blocks if fmt else []
+            down = self.manifest["formats"].get(row.get("quant_down"))
             asked.append(op)
             require(row["op"] in op.split(), f"template {template} serves op {' or '.join(op.split())}, "
                                              f"not {row['op']}")
@@ -672,6 +683,8 @@ class Generator:
             if fmt:
                 fits(fmt.of(row.get("block")), elements.split(), scales.split(), (w_scales.split(), x_scales.split()),
                      more.split())
+            if down:
+                fits(down, elements.split(), scales.split(), (w_scales.split(), x_scales.split()), more.split())
             return ""
 
         def fits(fmt, elements, pairs, sides, more):
@@ -694,7 +707,8 @@ class Generator:
         template = self.template(source)
         try:
             module = template.make_module({**axes, "row": row, "require": require, "serves": serves,
-                                           "fmt": self.format_of(row)})
+                                           "fmt": self.format_of(row),
+                                           "down": self.manifest["formats"].get(row.get("quant_down"))})
         except Bad:
             raise
         except Exception as e:                        # of jinja2, or whatever an expression of the template raises
@@ -842,6 +856,7 @@ def chosen(generator, words):
     if "cpu" in own:                                  # all sets: a plan takes the best that there is (MOEK_ARCH=0)
         own += [a for a, number in arches.items() if number < GPUS]
     return [r for r in generator.rows if r.get("quant", quants[0]) in quants and
+            r.get("quant_down", quants[0]) in quants and
             any(r["arch"] in lends(a, r["op"]) for a in own)]
 
 
@@ -855,7 +870,9 @@ def runs(rows, words):
     if not any(r["op"] == "up" for r in rows):
         raise Bad(f"bundle: there is no up row{' of ' * bool(words)}{' '.join(words)}, so no plan can be made; "
                   "./moek gen list up  shows what kernels.toml has")
-    lacking = {(r["quant"], r["arch"]): ["up"] for r in rows if r["op"] in GEMMS}
+    ups = {r["quant"] for r in rows if r["op"] == "up"}
+    lacking = {(r["quant"], r["arch"]): ["up"] for r in rows if r["op"] in GEMMS and
+               not (r["op"] == "layer" and r["quant"] in ups)}          # a layer goes with GEMMs of an older machine
     for up in (r for r in rows if r["op"] == "up"):
         none, least = [op for op in STEPS if not any(fits(r, up, op) for r in rows)], lacking[up["quant"], up["arch"]]
         if least == ["up"] or len(none) < len(least):

@@ -715,10 +715,10 @@ def test_objects():
     rows = [r for r in generator.rows if r["arch"].startswith("sm")]
     times = dict.fromkeys((r["name"] for r in rows), 0)
     for _, file, options in edges:
-        quant, block = re.search(r"MOEK_QUANT=MOEK_(\w+)", options), re.search(r"==(\d+)\)", options)
+        quants, block = re.findall(r"=MOEK_(\w+)", options), re.search(r"==(\d+)\)", options)
         for r in rows:
             times[r["name"]] += r["file"] == file and (not block or r.get("block") == int(block.group(1))) and \
-                (not quant or r.get("quant", "").upper() in ("", quant.group(1)))
+                (not quants or {r.get(key, "").upper() for key in ("quant", "quant_down")} <= {"", *quants})
     check(rows and set(times.values()) == {1}, f"in none or several: {[n for n, t in times.items() if t != 1][:5]}")
 
 
@@ -863,8 +863,8 @@ def test_bundle_words():
                  "amx": ["cpu", "avx2", "avx512", "amx"], "neon": ["cpu", "neon"], "i8mm": ["cpu", "neon", "i8mm"],
                  "sm89": ["sm80", "sm89"], "sm120": ["sm80", "sm89", "sm120"]}
         taken = [a for arch in asked for a in takes.get(arch, [arch])]
-        want = [r["name"] for r in generator.rows
-                if r.get("quant") in [None] + ([w for w in words if w in formats] or formats) and
+        of = [None] + ([w for w in words if w in formats] or formats)
+        want = [r["name"] for r in generator.rows if r.get("quant") in of and r.get("quant_down") in of and
                 (r["arch"] in taken or r["arch"] == "sm80" and "sm90" in asked and r["op"] not in moegen.GEMMS)]
         check(status == 0 and rows_of(path) == want, f"bundle {' '.join(words)}: {err}{rows_of(path)}")
         if status == 0 and "cpu" in taken:

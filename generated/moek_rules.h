@@ -73,10 +73,11 @@ static long long moek_rule_expands_(const moek_facts_ *f)
     return 288;                                                                            /* weights-expanded */
 }
 
-/* 1: the one-launch kernel for up to 4 tokens (weights of 4 bits: 8) is taken, where there is room for it. */
+/* 1: the one-launch kernel for up to 4 tokens (fragments: 8) is taken, where there is room for it. */
 static long long moek_rule_few_tokens_(const moek_facts_ *f)
 {
     if (f->fragments && f->quantizes) return f->used * f->expert / 10000 <= 18000 * f->gbs / 4916; /* fragments-one-launch-e4m3 */
+    if (f->fragments && f->w_bits > 4 && f->w_bits < 8 && f->rows == 2) return 1;          /* blocks-one-launch */
     if (f->fragments) return f->rows == 1 || f->used * f->expert / 10000 <= 24000 * f->gbs / 4916; /* fragments-one-launch */
     if (f->inter > 1024) return f->rows <= 2;                                              /* rule-140-cells */
     if (f->rows == 1 || f->layers == 1) return 1;                                          /* rule-140-cells */

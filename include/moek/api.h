@@ -236,6 +236,7 @@ typedef struct moek_kernel {
     int scratch, flags;               /* up, down, layer, mlp: bytes of split of a block, flags that begin as zeros   */
     int max_tokens;                   /* layer: of a launch; 0: any number, by rows an expert                         */
     int ring, pages;                  /* layer of few tokens: moek_decode_room (moek/ops.h); else 0                   */
+    int down_quant;                   /* layer: the format of w_down, where it is another; else 0                     */
 } moek_kernel;
 
 enum { MOEK_WHY = 1024, MOEK_NOTE = 256 };

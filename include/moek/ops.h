@@ -432,7 +432,7 @@ typedef struct moek_layer_args {
 
 /* What such a row has (moek_decode_room_of): bytes of shared memory; of them, for weights on their way; warps of a
  * block; pages of sums of a warp, or 0: a page for each unit of rows of w, and for each warp; whether weights are
- * fragments. */
+ * fragments, or (2) blocks of files as such, with all scales in the ring. */
 typedef struct moek_decode_room { int bytes, ring, warps, pages, fragments; } moek_decode_room;
 /* Fragments: an eighth of the ring are scales on their way; behind them, with `more`, zero points, or scales of
  * activations, which are a 32nd.  (Rows that fit have fewer groups of 128 columns than that has places for.) */
@@ -447,7 +447,7 @@ typedef struct moek_decode_smem { int fits, act, factors, pages; } moek_decode_s
 static inline moek_decode_smem moek_decode_smem_of_fragments(moek_decode_room room, int tokens, int topk, int experts,
                                                              int hidden, int inter, int gated, int more, int blocks)
 {
-    const int factors = moek_decode_scales(room) + (more ? moek_decode_beside(room) : 0);
+    const int factors = room.fragments > 1 ? 0 : moek_decode_scales(room) + (more ? moek_decode_beside(room) : 0);
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
     /* A page for each unit of 16 rows of w, and for each warp; or so many a warp, of the tokens that there are. */
@@ -465,7 +465,7 @@ static inline moek_decode_smem moek_decode_smem_of_fragments(moek_decode_room ro
 static inline moek_decode_smem moek_decode_smem_of(moek_decode_room room, int tokens, int topk, int experts, int hidden,
                                                    int inter, int gated, int bits, int more, int blocks)
 {
-    const int element = bits == 4 ? 1 : bits / 8, warps = room.warps;
+    const int element = bits < 8 ? 1 : bits / 8, warps = room.warps;
     const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
     const long long x_steps = ((long long)hidden * element + 255) / 256;
     const long long h_steps = ((long long)inter * element + 255) / 256;

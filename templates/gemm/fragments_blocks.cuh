@@ -239,8 +239,9 @@ template <class Format> struct moek_tiled_blocks_<Format, 1> {
                                                              word % 4 * 4);
         return (int)(w >> (number * N % 16 + c % 2 * 16) & ((1u << N) - 1));
     }
-    /* The product of a row of w, of the 64 rows at w, and of x, once more, of weights with their minimums. */
-    MOEK_DEVICE float sum_again(const unsigned char *w, int row, const unsigned char *x, int k, int dtype)
+    /* The product of a row of w, of the 64 rows at w, and of x, once more, of weights with their minimums.  flip: x has
+     * these bits the other way round. */
+    MOEK_DEVICE float sum_again(const unsigned char *w, int row, const unsigned char *x, int k, int dtype, int flip = 0)
     {
         float sum = 0, head_of[GROUPS * EACH];
         int step, j, c;
@@ -252,7 +253,7 @@ template <class Format> struct moek_tiled_blocks_<Format, 1> {
             for (j = 0; j < GROUPS; j++)
                 #pragma unroll 1
                 for (c = j * COLUMNS; c < (j + 1) * COLUMNS; c++) {
-                    const uint16_t t = ((const uint16_t *)(const void *)x)[step * 64 + c];
+                    const uint16_t t = (uint16_t)(((const uint16_t *)(const void *)x)[step * 64 + c] ^ flip);
                     int code = bits_of<PLANE>(unit, row, c);
                     if constexpr (MORE > 0) code |= bits_of<MORE>(unit + 512 * PLANE, row, c) << PLANE;
                     sum = fmaf(fmaf((float)(code - Format::MIDDLE), head_of[j * EACH],

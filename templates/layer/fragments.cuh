@@ -18,49 +18,41 @@
  * - multiply, of down, and combine: a block has units of 16 columns of y, with all experts, so that the weighted sum
  *   needs no other block.  All experts are one f32 sum.
  *
- * - Stages: each warp has a ring of STAGES items of its own.  A lane copies, by cp.async, the codes that the same lane
- *   will read, and scales for others: a __syncwarp is the only barrier.
- * - An item is 16 rows of w by 128 of k (of 8 bits by 64): two times 512 bytes of codes.  Where k ends with 64, the
- *   last item of 4 bits has these twice; the second ones meet zeros of x or h.
+ * - Stages: each warp has a ring of STAGES items of its own (layer/items.cuh).  A lane copies, by cp.async, the codes
+ *   that the same lane will read, and scales for others: a __syncwarp is the only barrier.
  * - mma's columns are tokens.  x and h lie in shared memory as mma wants them: of 64 of k, a lane's 16 side by side.
- * - a is T: elements times scales are w * 2^-shift (templates/element/), so that they fit in T; sums are multiplied by
- *   2^shift.
- * - E4M3, a is e4m3: each block quantizes x and h for itself.  Codes of both sides are multiplied as fp16, which holds
- *   e4m3 exactly.  The sum of an item is multiplied by the scales of both sides (factors: those of x, then of h).
- *   BLOCKED: scales of x and h are for 128 columns.  Else a row has one: T lies in shared memory first, and becomes
- *   codes when the largest of each row is known.
- *   WHOLE: scales of w are for 16 columns, and a lane has all of them, as gemm/fragments.cuh says.
- * - EIGHT, codes have 8 bits and a is T.  BY_ROW: a scale is for a row of w, or for all of an expert, and multiplies
- *   the whole sum.  BY_BLOCK: a scale is for 128 x 128 and multiplies the sum of an item.  A code that is a NaN, which
- *   bf16 would not show, spoils the sums of its row.
+ * - Weights of down may have another format than those of up, where neither quantizes activations.
+ * - E4M3: each block quantizes x and h for itself.  Codes of both sides are multiplied as fp16 (factors: scales of x,
+ *   then of h).  BLOCKED: scales of x and h are for 128 columns.  Else a row has one: T lies in shared memory first,
+ *   and becomes codes when the largest of each row is known.
  */
 #ifndef MOEK_LAYER_FRAGMENTS_CUH
 #define MOEK_LAYER_FRAGMENTS_CUH
-#include "decode.cuh"
 #include "../../include/moek/kernel/act.h"
+#include "decode.cuh"
+#include "items.cuh"
+
 
 /* BYTES of shared memory, WARPS a block.  PAGES of a warp: 2, for the rows of w with which its part of k begins and
  * ends; it finishes the others alone.  0: a page for each unit and each warp, and all warps finish them.  HOPPER: code
- * for sm_90a alone.  Format: of moek_formats.h. */
-template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format> struct moek_layer_fragments_ {
+ * for sm_90a alone.  Format, Of_down: of moek_formats.h, of up and of down. */
+template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format, class Of_down = Format>
+struct moek_layer_fragments_ {
+    typedef moek_layer_items_<Format, Format::IN_BLOCKS> Up;
+    typedef moek_layer_items_<Of_down, Of_down::IN_BLOCKS> Down;
     enum {
-        E4M3 = Format::X_BITS == 8, ZERO = Format::ZERO,
-        EIGHT = Format::W_BITS == 8, PIECE = EIGHT ? 32 : 64, K_ITEM = 2 * PIECE,      /* of k: 512 bytes; an item */
-        PIECES = K_ITEM / 8,                            /* 8s of columns of x or h that an item meets */
-        COLUMNS = Format::W_SCALE_COLUMNS,              /* of a scale; scales of a row in 64 of k: */
-        BY_BLOCK = EIGHT && COLUMNS > 0, BY_ROW = EIGHT && !BY_BLOCK,
-        G = !EIGHT && COLUMNS < 64 ? 64 / (COLUMNS + EIGHT) : 1,
-        EACH = EIGHT ? 0 : 2 * G * Format::W_SCALE_BITS / 8,   /* bytes of scales, two rows; so many times in 128 of
-                                                                  k: */
-        UNITS = !EIGHT && COLUMNS < 128 ? 2 : 1,
-        OF_16 = BY_BLOCK ? 8 : 8 * EACH,                /* bytes of scales of 16 rows, once */
-        BLOCKED = Format::X_SCALE_COLUMNS > 0, WHOLE = E4M3 && COLUMNS == 16,
-        ITEM = 1024, SCALES = UNITS * OF_16,            /* bytes */
-        RING = STAGES * WARPS * ITEM,
+        E4M3 = Up::E4M3, ZERO = Up::ZERO, BLOCKED = Up::BLOCKED, WHOLE = Up::WHOLE,
+        SAME = Format::NUMBER == (int)Of_down::NUMBER,
+        SCALES = (int)Up::SCALES > (int)Down::SCALES ? (int)Up::SCALES : (int)Down::SCALES,    /* bytes of an item */
+        ITEM = (int)Up::ITEM > (int)Down::ITEM ? (int)Up::ITEM : (int)Down::ITEM,
+        RING = STAGES * WARPS * ITEM, IN_RING = Format::IN_BLOCKS && Of_down::IN_BLOCKS,       /* scales lie there */
         APART = WHOLE ? 8 : 32,                         /* E4M3: bytes from 4 columns to the 4 next in place_of */
         THREADS = 32 * WARPS, SLOTS = MOEK_DECODE_SLOTS,
         FIRST = 4                                       /* pieces of x or h that a thread has on their way */
     };
+    /* Of up or down: columns of x or h that an item meets, and 8s of them. */
+    MOEK_DEVICE int k_item(int down) { return down ? (int)Down::K_ITEM : (int)Up::K_ITEM; }
+    MOEK_DEVICE int pieces(int down) { return k_item(down) / 8; }
     struct params {
         moek_layer_args a;
         moek_gemm_args up, down;
@@ -72,6 +64,24 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
 
     MOEK_DEVICE const moek_gemm_args *up_of(const params *p) { return &p->up; }
     MOEK_DEVICE const moek_gemm_args *down_of(const params *p) { return &p->down; }
+
+    /* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
+     * 8 * expert + token. */
+    struct block {
+        unsigned char *act;                            /* rows of x, by token; then of h, by slot */
+        float *pages;                                  /* sums of the warps, 16 rows by 8 tokens each */
+        unsigned char *ring, *scales;                  /* of the warp: items on their way */
+        int *list;                                     /* the experts in use, of this warp */
+        const uint16_t *h;                             /* of all slots, in memory: the complement */
+        float *factors;                                /* E4M3: scales of rows of x, then of h: [row], BLOCKED
+                                                          [row][steps] */
+        float *row_max;                                /* E4M3, not BLOCKED: [2][SLOTS], the largest of a row of x,
+                                                          of h */
+        int *slot_of;                                  /* [8 SLOTS]: of a pair the slot that has it; -1: none */
+        int *pair_of;                                  /* [SLOTS]: of a slot the pair; -1: none, or an earlier slot's */
+        float *weight_of;                              /* [8 SLOTS]: of pairs */
+        int tokens, slots, used, mine;                 /* used: experts; mine: lane d has the d-th of them */
+    };
 
     /* ---- weights ------------------------------------------------------------------------------------------------- */
 
@@ -92,51 +102,14 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         return s;
     }
 
-    /* What a warp asks for: of 16 rows of w, with all of their k, an item after the other, first up, then down.  The
-     * order of such rows: in up the units of an expert, expert by expert; in down the units of y, each for one expert
-     * after the other.  down: -1 before the first.  asks: items to ask for of up or down; run: until other rows
-     * begin. */
-    struct walk {
-        const unsigned char *w, *scale;                /* this lane's bytes of the next item */
-        int left;                                      /* of k, from the next item on */
-        int unit, d, down, asks, run, put, used, odd;  /* odd: BY_BLOCK, the next item's k, of 64s */
-        const unsigned char *zeros;                    /* as w and scale */
-    };
-
-    MOEK_DEVICE const void *zeros_of(const moek_gemm_args *a)
-    {
-        if constexpr (ZERO) return a->w.zero_points;
-        else return NULL;
-    }
+    typedef moek_layer_walk_ walk;
     /* To item g of rows (unit, d).  mine: lane d has the number of the d-th expert in use. */
     MOEK_DEVICE void seat(const params *p, walk *at, int g, int mine)
     {
-        const int lane = threadIdx.x % 32;
-        const moek_gemm_args *const a = at->down ? &p->down : &p->up;
-        const unsigned char *const w_zero = (const unsigned char *)(at->down ? zeros_of(&p->down) : zeros_of(&p->up));
-        const unsigned zeros_row = ZERO ? ((unsigned)a->k + 2 * COLUMNS - 1) / (2 * COLUMNS) * 64 : 0;
         const int e = __shfl_sync(0xffffffff, mine, at->d);
-        const size_t of_64 = (size_t)e * (unsigned)(a->w_rows / 64) + (unsigned)at->unit / 4;
-        at->w = (const unsigned char *)a->w.codes + (of_64 * (unsigned)(a->k / PIECE) + (unsigned)(2 * g)) * 2048 +
-                at->unit % 4 * 512 + lane * 16;
-        if constexpr (BY_BLOCK) {                      /* of the rows that come first in w, and of the others */
-            const moek_gate_up *const of = &a->gate_up;
-            const int column = at->unit * (a->w_rows > a->n ? 8 : 16);
-            const size_t row = (size_t)e * of->scale_rows +
-                               (MOEK_HALF_(of->shift, lane % 2) + min(column, a->n - 1) * of->step) / 128;
-            at->scale = (const unsigned char *)(MOEK_HALF_(of->scales, lane % 2) +
-                                                row * (((unsigned)a->k + 127) / 128) + g / 2);
-            at->odd = g % 2;
-        } else if constexpr (!EIGHT) {
-            const unsigned scales = ((unsigned)a->k * UNITS + 127) / 128;
-            at->scale = (const unsigned char *)a->w.scales + (of_64 * scales + (unsigned)(UNITS * g)) * (4 * OF_16) +
-                        at->unit % 4 * OF_16 + lane % (OF_16 / 4) * 4;
-        }
-        if constexpr (ZERO) {
-            at->zeros = w_zero + of_64 * zeros_row + (unsigned)(UNITS * g) * OF_16 + at->unit % 4 * (OF_16 / 4) +
-                        lane % (OF_16 / 16) * 4;
-        }
-        at->left = a->k - g * K_ITEM;
+        if (SAME || !at->down) Up::seat(at->down ? &p->down : &p->up, at, e, g);
+        else Down::seat(&p->down, at, e, g);
+        at->left = (at->down ? p->down.k : p->up.k) - g * k_item(at->down);
         at->run = p->steps[at->down] - g;
     }
     /* To the next rows, or to this warp's first item of down. */
@@ -165,126 +138,26 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         }
         if (at->asks > 0) seat(p, at, g, mine);
     }
-    /* Ask for the next item, if there is one (the first time there is none), and find the one after it.  ring, scales:
-     * this lane's bytes of the first item.  zero: there are zero points; a constant, as everywhere. */
-    MOEK_DEVICE void ask_next(const params *p, walk *at, unsigned char *ring, unsigned char *scales, int mine, int zero)
+    /* Ask for the next item, if there is one (the first time there is none), and find the one after it.  zero: there
+     * are zero points; a constant, as everywhere. */
+    MOEK_DEVICE void ask_next(const params *p, walk *at, const block *b, int zero)
     {
-        const int lane = threadIdx.x % 32, both = at->left > PIECE;
         if (at->asks > 0) {
-            unsigned char *const to = ring + at->put * ITEM;
-            moek_cp_async16_(to, at->w, 16);
-            moek_cp_async16_(to + 512, at->w + (both ? 2048 : 0), 16);
-            if constexpr (BY_BLOCK) {
-                if (lane < 2) moek_cp_async4_(scales + at->put * OF_16, at->scale);
-                at->scale += 4 * at->odd;
-                at->odd ^= 1;
-            } else if constexpr (!EIGHT) {
-                if (lane < UNITS * OF_16 / 4)
-                    moek_cp_async4_(scales + at->put * (UNITS * OF_16),
-                                    at->scale + (both ? lane / (OF_16 / 4) * (4 * OF_16) : 0));
-                at->scale += UNITS * 4 * OF_16;
-            }
-            if constexpr (ZERO) {
-                if (zero && lane < UNITS * OF_16 / 16)         /* behind the scales of all items */
-                    moek_cp_async4_(scales + STAGES * UNITS * OF_16 + at->put * (UNITS * OF_16 / 4),
-                                    at->zeros + (both ? lane / (OF_16 / 16) * OF_16 : 0));
-                at->zeros += UNITS * OF_16;
-            }
-            at->w += 4096;
-            at->left -= K_ITEM;
+            unsigned char *const to = b->ring + at->put * ITEM, *const scales = b->scales + at->put * SCALES;
+            unsigned char *const zeros = b->scales + STAGES * SCALES + at->put * (SCALES / 4);         /* behind all */
+            if (SAME || !at->down) Up::ask(at, to, scales, zeros, zero);
+            else Down::ask(at, to, scales, zeros, zero);
+            at->left -= k_item(at->down);
             if (++at->put == STAGES) at->put = 0;
             if (--at->asks == 0) at->run = 0;
             else at->run--;
         }
         moek_cp_async_commit_();
-        if (at->run == 0 && at->down < 2) next(p, at, mine);
+        if (at->run == 0 && at->down < 2) next(p, at, b->mine);
     }
 
     /* ---- sums ---------------------------------------------------------------------------------------------------- */
 
-    /* E4M3: c[0] += item * b, times the scales of both sides.  x, y: those of this lane's two tokens; b: this lane's
-     * part of a row of x or h. */
-    MOEK_DEVICE void add_e4m3(float c[4][4], const unsigned char *item, const unsigned char *scales, float x, float y,
-                              const unsigned char *b)
-    {
-        moek_words_ codes[2];
-        uint32_t of[2];
-        float part[2][4] = {{0}};
-        typename Format::folded by;
-        int h, i;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const unsigned char *const at = scales + h * (UNITS == 2 ? OF_16 : 4);
-            codes[h] = moek_load_words_(item + h * 512);
-            of[h] = WHOLE ? *(const uint16_t *)(const void *)(at + threadIdx.x % 4 * 2)
-                          : *(const uint32_t *)(const void *)at;
-        }
-        Format::fold_scale(&by, of);
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const moek_words_ low = moek_load_words_(b + h * 128), high = moek_load_words_(b + h * 128 + 16);
-            uint32_t w[2][4], a[4][4];
-            Format::fragment_e4m3(w, &codes[h], &by, h);
-            moek_fp16_of_fragment_(a, w);
-            moek_mma_fp16_(part[0], a[0], low.w);
-            moek_mma_fp16_(part[1], a[1], low.w + 2);
-            moek_mma_fp16_(part[0], a[2], high.w);
-            moek_mma_fp16_(part[1], a[3], high.w + 2);
-        }
-        #pragma unroll
-        for (i = 0; i < 4; i++) c[0][i] += (part[0][i] + part[1][i]) * (by.by[i / 2] * (i % 2 ? y : x));
-    }
-    /* c += item * b, in four sums that do not wait for each other. */
-    MOEK_DEVICE void add(float c[4][4], const unsigned char *item, const unsigned char *scales,
-                         const unsigned char *zeros, int zero, const unsigned char *b)
-    {
-        enum { WORDS = EACH / 4 };
-        int h, i;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const moek_words_ codes = moek_load_words_(item + h * 512);
-            const moek_words_ low = moek_load_words_(b + h * 128), high = moek_load_words_(b + h * 128 + 16);
-            uint32_t of[WORDS], of_zeros = 0, a[4][4];
-            #pragma unroll
-            for (i = 0; i < WORDS; i++) of[i] = *(const uint32_t *)(scales + (UNITS == 2 ? h : 0) * OF_16 + i * 4);
-            if (zero) {
-                const unsigned char *const at = zeros + (UNITS == 2 ? h : 0) * (OF_16 / 4);
-                of_zeros = G == 2 ? *(const uint16_t *)(const void *)at : *at;
-            }
-            Format::fragment(a, &codes, of, of_zeros, zero, MOEK_DTYPE_BF16);
-            moek_mma_bf16_(c[0], a[0], low.w);
-            moek_mma_bf16_(c[1], a[1], low.w + 2);
-            moek_mma_bf16_(c[2], a[2], high.w);
-            moek_mma_bf16_(c[3], a[3], high.w + 2);
-        }
-    }
-    /* EIGHT: c += item * b, BY_BLOCK times its scales.  odd: was there a NaN (moek_spoil_)? */
-    MOEK_DEVICE void add_bytes(float c[4][4], const unsigned char *item, const unsigned char *scales, uint32_t *odd,
-                               const unsigned char *b)
-    {
-        float part[4][4] = {{0}};
-        int h, i;
-        #pragma unroll
-        for (h = 0; h < 2; h++) {
-            const moek_words_ codes = moek_load_words_(item + h * 512), x = moek_load_words_(b + h * 16);
-            #pragma unroll
-            for (i = 0; i < 2; i++) {
-                uint32_t pairs[4], w[4];
-                Format::w_pairs(pairs, codes.w + i * 2, 0, 0, MOEK_DTYPE_BF16);
-                w[0] = pairs[0]; w[1] = pairs[2]; w[2] = pairs[1]; w[3] = pairs[3];
-                moek_mma_bf16_(BY_BLOCK ? part[2 * h + i] : c[2 * h + i], w, x.w + i * 2);
-                if constexpr (Format::W_CHECKED) {
-                    const uint32_t both[2] = { codes.w[i], codes.w[i + 2] };
-                    *odd |= Format::w_nan(both) >> i;
-                }
-            }
-        }
-        if constexpr (BY_BLOCK) {
-            const float *const by = (const float *)(const void *)scales;
-            #pragma unroll
-            for (i = 0; i < 4; i++) c[0][i] += (part[0][i] + part[1][i] + (part[2][i] + part[3][i])) * by[i / 2];
-        }
-    }
     /* Format::W_CHECKED: the four sums in the first one, spoiled where a code was a NaN. */
     MOEK_DEVICE void spoil(float c[4][4], uint32_t *odd)
     {
@@ -335,8 +208,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     /* Of 8 columns, number i of those that are brought to shared memory: their row, and the first of them. */
     MOEK_DEVICE int column_of(const params *p, int down, int i, int *row)
     {
-        *row = (int)moek_fastdiv_(i / PIECES, p->over_steps[down]);
-        return (i - *row * PIECES * p->steps[down]) * 8;
+        *row = (int)moek_fastdiv_(i / pieces(down), p->over_steps[down]);
+        return (i - *row * pieces(down) * p->steps[down]) * 8;
     }
     /* Where columns of x lie: NULL for what is not there. */
     MOEK_DEVICE const uint16_t *find_x(const params *p, int i)
@@ -346,23 +219,6 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         return row < p->a.tokens && column < up_of(p)->k
              ? (const uint16_t *)p->a.x + (size_t)row * p->a.x_stride + column : NULL;
     }
-
-    /* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
-     * 8 * expert + token. */
-    struct block {
-        unsigned char *act;                            /* rows of x, by token; then of h, by slot */
-        float *pages;                                  /* sums of the warps, 16 rows by 8 tokens each */
-        unsigned char *ring, *scales;                  /* of the warp: items on their way */
-        int *list;                                     /* the experts in use, of this warp */
-        float *factors;                                /* E4M3: scales of rows of x, then of h: [row], BLOCKED
-                                                          [row][steps] */
-        float *row_max;                                /* E4M3, not BLOCKED: [2][SLOTS], the largest of a row of x,
-                                                          of h */
-        int *slot_of;                                  /* [8 SLOTS]: of a pair the slot that has it; -1: none */
-        int *pair_of;                                  /* [SLOTS]: of a slot the pair; -1: none, or an earlier slot's */
-        float *weight_of;                              /* [8 SLOTS]: of pairs */
-        int tokens, slots, used, mine;                 /* used: experts; mine: lane d has the d-th of them */
-    };
 
     /* Columns of h as they lie in memory: the complement, and 0 is what is not there yet. */
     MOEK_DEVICE moek_words_ load_h(const params *p, const block *b, const uint16_t *h, int i)
@@ -384,7 +240,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         int i;
         ask->asks = ask->run = ask->put = ask->left = 0; ask->down = -1; ask->used = b->used;
         #pragma unroll 1
-        for (i = 0; i < STAGES; i++) ask_next(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine, zero);
+        for (i = 0; i < STAGES; i++) ask_next(p, ask, b, zero);
         if (warp == WARPS - 1)
             moek_find_pairs_<8>(slot, lane, p->a.topk, weight, b->slot_of, b->pair_of, b->weight_of);
     }
@@ -454,7 +310,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         const int t = threadIdx.x, lane = t % 32;
         int row, column, i;
         #pragma unroll 1
-        for (i = t; (E4M3 ? i - lane : i) < b->tokens * p->steps[0] * PIECES; i += THREADS) {
+        for (i = t; (E4M3 ? i - lane : i) < b->tokens * p->steps[0] * pieces(0); i += THREADS) {
             column = column_of(p, 0, i, &row);
             if constexpr (E4M3) bring(p, b, 0, row, row < b->tokens, column, x[0]);
             else store(b->act + row * p->pitch[0], column, x[0]);
@@ -465,7 +321,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     /* h to shared memory, as it comes. */
     MOEK_DEVICE void stage_h(const params *p, const block *b, const uint16_t *h)
     {
-        const int t = threadIdx.x, lane = t % 32, total = b->slots * p->steps[1] * PIECES;
+        const int t = threadIdx.x, lane = t % 32, total = b->slots * p->steps[1] * pieces(1);
         moek_words_ x[FIRST];
         int row, column, i, j;
         #pragma unroll
@@ -496,11 +352,13 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
     /* ---- phases -------------------------------------------------------------------------------------------------- */
 
     /* BY_ROW: the scale of w, of a column of h or y; of up of what comes first in w, or (j 1) of the other. */
-    MOEK_DEVICE float row_scale(const moek_gemm_args *args, int j, int e, int column)
+    template <int DOWN> MOEK_DEVICE float row_scale(const moek_gemm_args *args, int j, int e, int column)
     {
         const moek_gate_up *const of = &args->gate_up;
-        return Format::w_scale(of->scales[j], Format::W_SCALE_ROWS == 1
-                               ? (size_t)e * of->scale_rows + (size_t)column * of->step : (size_t)e, MOEK_DTYPE_BF16);
+        const int of_rows = (DOWN ? (int)Of_down::W_SCALE_ROWS : (int)Format::W_SCALE_ROWS) == 1;
+        const size_t i = of_rows ? (size_t)e * of->scale_rows + (size_t)column * of->step : (size_t)e;
+        if constexpr (DOWN) return Of_down::w_scale(of->scales[j], i, MOEK_DTYPE_BF16);
+        else return Format::w_scale(of->scales[j], i, MOEK_DTYPE_BF16);
     }
     /* BY_ROW, of down: of this lane's two rows of w of a unit. */
     MOEK_DEVICE void row_scales(float by[2], const params *p, const block *b, int d, int unit)
@@ -508,19 +366,19 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         int i;
         #pragma unroll
         for (i = 0; i < 2; i++)
-            by[i] = b->used ? row_scale(&p->down, 0, b->list[d], unit * 16 + threadIdx.x % 32 / 4 + 8 * i) : 0;
+            by[i] = b->used ? row_scale<1>(&p->down, 0, b->list[d], unit * 16 + threadIdx.x % 32 / 4 + 8 * i) : 0;
     }
     /* sum += c, begun anew: what an expert adds, times its weights for this lane's two tokens.  by: BY_ROW, scales. */
     MOEK_DEVICE void weigh(float sum[4], float c[4][4], const params *p, const block *b, int d, const float *by)
     {
         const int pair = 8 * d + threadIdx.x % 4 * 2;
-        float shift_factor = Format::shift_factor(MOEK_DTYPE_BF16);
+        float shift_factor = Of_down::shift_factor(MOEK_DTYPE_BF16);
         int i;
-        if constexpr (Format::GLOBAL_SCALE) shift_factor *= moek_global_scale_of_(&p->down, 0, b->list[d]);
+        if constexpr (Of_down::GLOBAL_SCALE) shift_factor *= moek_global_scale_of_(&p->down, 0, b->list[d]);
         #pragma unroll
         for (i = 0; i < 4; i++) {
             float of = take(c, i);
-            if constexpr (BY_ROW) of *= by[i / 2];
+            if constexpr (Down::BY_ROW) of *= by[i / 2];
             if (b->slot_of[pair + i % 2] >= 0) sum[i] += b->weight_of[pair + i % 2] * (shift_factor * of);
         }
     }
@@ -547,10 +405,14 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         #pragma unroll
         for (j = 0; j < 2; j++) {
             const int e = b->list[d];
+            if constexpr (Up::MENDS)
+                if (y[j] != y[j] && (!j || gated))
+                    y[j] = Up::again(a, e, gated ? column / 8 * 16 + column % 8 + 8 * j : column,
+                                     (const uint16_t *)p->a.x + (size_t)(row / p->a.topk) * p->a.x_stride, 0);
             y[j] *= Format::shift_factor(MOEK_DTYPE_BF16);
             if (j && !gated) break;
             if constexpr (Format::GLOBAL_SCALE) y[j] *= moek_global_scale_of_(&p->up, j, e);
-            if constexpr (BY_ROW) y[j] *= row_scale(&p->up, j, e, column);
+            if constexpr (Up::BY_ROW) y[j] *= row_scale<0>(&p->up, j, e, column);
             if (a->w.bias)
                 y[j] += moek_from_t_(((const uint16_t *)a->gate_up.bias[j])
                                      [(size_t)e * a->gate_up.rows + (size_t)column * a->gate_up.step],
@@ -560,12 +422,28 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             moek_epilogue_of_(&a->epilogue, swapped ? y[1] : y[0], swapped ? y[0] : y[1]),
             MOEK_DTYPE_BF16)));
     }
+    /* Down::MENDS: the sum of one column of a token, once more. */
+    MOEK_DEVICE float again(const params *p, const block *b, int column, int token)
+    {
+        float sum = 0;
+        int d;
+        #pragma unroll 1
+        for (d = 0; d < b->used; d++) {
+            const int pair = 8 * d + token, slot = b->slot_of[pair];
+            if (slot >= 0)
+                sum += b->weight_of[pair] *
+                       Down::again(&p->down, b->list[d], column, b->h + (size_t)slot * p->down.k, 0xffff);
+        }
+        return sum;
+    }
     /* Of one column of a token: y, with biases and what else is added. */
     MOEK_DEVICE void store_y(const params *p, const block *b, int column, int token, float y)
     {
         const moek_layer_args *const a = &p->a;
         const moek_gemm_args *const down = down_of(p);
         int d;
+        if constexpr (Down::MENDS)
+            if (y != y) y = again(p, b, column, token);
         if (down->w.bias)
             for (d = 0; d < b->used; d++) {
                 const size_t row = (size_t)b->list[d] * down->w_rows + column;
@@ -628,6 +506,15 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         else finish_h(p, b, s.unit0 + unit, sum, h);
     }
 
+    /* c += the item in place `slot` of the ring, times x or h at b_at. */
+    template <int DOWN>
+    MOEK_DEVICE void add(float c[4][4], const block *b, int slot, int zero, uint32_t *odd, const unsigned char *b_at)
+    {
+        unsigned char *const item = b->ring + slot * ITEM, *const scales = b->scales + slot * SCALES;
+        const unsigned char *const zeros = b->scales + STAGES * SCALES + slot * (SCALES / 4);
+        if constexpr (DOWN) Down::add_t(c, item, scales, zeros, zero, odd, b_at);
+        else Up::add_t(c, item, scales, zeros, zero, odd, b_at);
+    }
     /* All items of a warp in up or down: sums to pages.  place: in the ring. */
     template <int DOWN>
     MOEK_DEVICE void multiply(const params *p, const block *b, walk *ask, int *place, int zero, work_range s,
@@ -653,27 +540,24 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             x_of[0] = b->factors + min(lane % 4 * 2, b->tokens - 1) * of_row;
             x_of[1] = b->factors + min(lane % 4 * 2 + 1, b->tokens - 1) * of_row;
         }
-        b_at = b_first + (DOWN ? max(b->slot_of[8 * d + lane / 4], 0) * p->pitch[1] : 0) + g * (2 * K_ITEM);
-        if constexpr (DOWN && BY_ROW) row_scales(by, p, b, d, s.unit0 + unit);
+        b_at = b_first + (DOWN ? max(b->slot_of[8 * d + lane / 4], 0) * p->pitch[1] : 0) + g * (2 * k_item(DOWN));
+        if constexpr (DOWN && Down::BY_ROW) row_scales(by, p, b, d, s.unit0 + unit);
         #pragma unroll 1
         for (i = s.n; i > 0; i--) {
             __syncwarp();                              /* what all have read, may be written */
-            ask_next(p, ask, b->ring + lane * 16, b->scales + lane * 4, b->mine, zero);
+            ask_next(p, ask, b, zero);
             moek_cp_async_wait_(STAGES - 1);
             __syncwarp();
             if constexpr (E4M3)
-                add_e4m3(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * EACH,
-                         x_of[0][BLOCKED ? at : 0], x_of[1][BLOCKED ? at : 0], b_at);
-            else if constexpr (EIGHT)
-                add_bytes(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES, &odd, b_at);
+                Up::add_e4m3(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * Up::EACH,
+                             x_of[0][BLOCKED ? at : 0], x_of[1][BLOCKED ? at : 0], b_at);
             else
-                add(c, b->ring + slot * ITEM + lane * 16, b->scales + slot * SCALES + lane / 4 * EACH,
-                    b->scales + STAGES * SCALES + slot * (SCALES / 4) + lane / 4 * (EACH / 4), zero, b_at);
+                add<DOWN>(c, b, slot, zero, &odd, b_at);
             if (++slot == STAGES) slot = 0;
-            b_at += 2 * K_ITEM;
+            b_at += 2 * k_item(DOWN);
             at++;
             if (--run == 0 || i == 1) {
-                if constexpr (Format::W_CHECKED && EIGHT) spoil(c, &odd);
+                if constexpr (DOWN ? (int)Down::CHECKED : (int)Up::CHECKED) spoil(c, &odd);
                 if constexpr (DOWN) {
                     weigh(sum, c, p, b, d, by);
                     if (++d == b->used || i == 1) {
@@ -687,7 +571,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
                         page++;
                     }
                     b_at = b_first + max(b->slot_of[8 * d + lane / 4], 0) * p->pitch[1];
-                    if constexpr (BY_ROW) if (i > 1) row_scales(by, p, b, d, s.unit0 + page - warp);
+                    if constexpr (Down::BY_ROW) if (i > 1) row_scales(by, p, b, d, s.unit0 + page - warp);
                     if constexpr (E4M3)
                         #pragma unroll
                         for (j = 0; j < 2; j++)
@@ -781,8 +665,8 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
             if (a->weights) moek_prefetch_(a->weights);
         }
         for (i = blockIdx.x % 32 + 32 * t; ; i += 32 * THREADS) {      /* lines of x */
-            row = (int)moek_fastdiv_(i / (PIECES / 8), p->over_steps[0]);
-            column = (i - row * p->steps[0] * (PIECES / 8)) * 64;
+            row = (int)moek_fastdiv_(i / (pieces(0) / 8), p->over_steps[0]);
+            column = (i - row * p->steps[0] * (pieces(0) / 8)) * 64;
             if (row >= b->tokens) break;
             if (column < up_of(p)->k) moek_prefetch_((const uint16_t *)a->x + (size_t)row * a->x_stride + column);
         }
@@ -801,7 +685,7 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
         __syncthreads();
         turn = turn_of;
         if constexpr (E4M3 && !BLOCKED) quantize(p, b, 0, b->tokens);
-        h = a->state->h[turn];
+        b->h = h = a->state->h[turn];
 
         s = work_range_of(p, b->used, 0);
         multiply<0>(p, b, &ask, &slot, zero, s, h);
@@ -822,14 +706,14 @@ template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
 };
 
 /* Launches one of these kernels; zero: the same for zero points.  args NULL: makes them ready. */
-template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format>
+template <int STAGES, int WARPS, int BYTES, int PAGES, int HOPPER, class Format, class Of_down = Format>
 static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     const void *args, moek_stream stream,
-    void (*kernel)(typename moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format>::params),
-    void (*zero)(typename moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format>::params) = NULL)
+    void (*kernel)(typename moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format, Of_down>::params),
+    void (*zero)(typename moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format, Of_down>::params) = NULL)
 {
-    typedef moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format> K;
-    static const moek_decode_room room = { BYTES, K::RING, WARPS, PAGES, 1 };
+    typedef moek_layer_fragments_<STAGES, WARPS, BYTES, PAGES, HOPPER, Format, Of_down> K;
+    static const moek_decode_room room = { BYTES, K::RING, WARPS, PAGES, 1 + K::IN_RING };
     const moek_layer_args *const a = (const moek_layer_args *)args;
     typename K::params p;
     int zeros = 0, i;
@@ -856,13 +740,15 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     for (i = 0; i < 2; i++) {
         moek_gemm_args *const to = i ? &p.down : &p.up;
         const moek_gemm_args *const g = i ? a->down : a->up;
-        moek_find_gate_up_of_(to, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS,
-                              Format::W_SCALE_COLUMNS, 1);
-        if (!g->w.layout || g->gate.codes || g->n_offset || g->k_offset || g->k % 64 || g->w_rows % 64)
+        const int k_item = i ? (int)K::Down::K_ITEM : (int)K::Up::K_ITEM;
+        const int granule = i ? (int)K::Down::GRANULE : (int)K::Up::GRANULE;
+        if (i) moek_find_gemm_<Of_down>(to, 1);
+        else moek_find_gemm_<Format>(to, 1);
+        if (!g->w.layout || g->gate.codes || g->n_offset || g->k_offset || g->k % granule || g->w_rows % 64)
             return MOEK_E_ARGUMENT;
         p.units[i] = g->w_rows / 16;
-        p.steps[i] = (g->k + K::K_ITEM - 1) / K::K_ITEM;
-        p.pitch[i] = p.steps[i] * (2 * K::K_ITEM) + 16;        /* no bank twice */
+        p.steps[i] = (g->k + k_item - 1) / k_item;
+        p.pitch[i] = p.steps[i] * (2 * k_item) + 16;        /* no bank twice */
         p.over_steps[i] = moek_fastdiv_of_(p.steps[i]);
     }
     p.over_units = moek_fastdiv_of_(p.units[0]); p.over_blocks = moek_fastdiv_of_(blocks);

@@ -487,6 +487,7 @@ EMU_FN void emu_cp_async_wait(int n)
 }
 EMU_FN void moek_cp_async16_(void *shared, const void *global, int bytes) { emu_cp_async(shared, global, bytes, 16); }
 EMU_FN void moek_cp_async4_(void *shared, const void *global) { emu_cp_async(shared, global, 4, 4); }
+EMU_FN void moek_cp_async8_(void *shared, const void *global) { emu_cp_async(shared, global, 8, 8); }
 EMU_FN void moek_cp_async4_of_(void *shared, const void *global, int bytes) { emu_cp_async(shared, global, bytes, 4); }
 EMU_FN void moek_cp_async_commit_(void) { emu_fibres[emu_now].groups++; }
 #define moek_cp_async_wait_(n) emu_cp_async_wait(n)

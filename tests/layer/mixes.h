@@ -118,6 +118,37 @@ static void test_two_sizes(void)
         }
     }
 }
+/* Few tokens in one launch: each row that has two formats. */
+static void test_two_in_one_launch(void)
+{
+    int count, i;
+    const moek_kernel *const k = moek_kernels(&count);
+    for (i = 0; i < count; i++) {
+        const moek_format *f, *g;
+        const int tokens = 1 + i % 4;
+        moek_config c;
+        layer l;
+        if (!k[i].down_quant || k[i].arch != layer_arch || k[i].launch(NULL, NULL) != MOEK_OK) continue;
+        SKIP_IF_SMALL(i % 2);
+        f = moek_format_of(k[i].quant), g = moek_format_of(k[i].down_quant);
+        c = mix_of(f, g, 2 * i);
+        c.hidden = format_round_up(f, 320), c.inter = format_round_up(g, 192), c.experts = 7, c.topk = 2;
+        c.dtype = MOEK_DTYPE_BF16, c.max_tokens = 9, c.format = MOEK_STANDARD, c.weight_layout = MOEK_WEIGHTS_TILED;
+        if (c.up_layout == MOEK_UP_SEPARATE) c.up_layout = MOEK_UP_GATE_UP;
+        c.kernel = k[i].name;
+        layer_new(&l, &c, LAYER_BIAS, tokens);
+        snprintf(l.what, sizeof l.what, "%s, %d tokens", k[i].name, tokens);
+        layer_state = layer_zeros(moek_state_size());
+        if (layer_plan(&l)) {
+            CHECK(moek_plan_layer(&l.plan, tokens) == &k[i], "%s: another row takes it", l.what);
+            repack_op(&l, format_with(f, c.block), 0), repack_op(&l, format_with(g, c.block), 1);
+            if (layer_run(&l, moek_run)) layer_compare(&l);
+        }
+        mem_free(layer_arch, layer_state);
+        layer_state = NULL;
+        layer_free(&l);
+    }
+}
 /* Tiled weights of two formats: on Hopper lines and fragments meet, elsewhere fragments one of which are of a file. */
 static int mix_tiles(const moek_format *up, const moek_format *down)
 {

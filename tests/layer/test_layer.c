@@ -113,6 +113,7 @@ static void test_backend(const char *name)
     RUN(test_two_formats);
     RUN(test_two_sizes);
     RUN(test_two_tiled);
+    RUN(test_two_in_one_launch);
     RUN(test_sizes);
     RUN(test_pairs);
     RUN(test_tiles);

@@ -100,16 +100,19 @@ static int run(moek_plan *plan, int tokens, int state)
 }
 static int make(moek_plan *plan, const moek_config *c, int fixed)
 {
+    const moek_format *const down = moek_format_of(c->down_quant ? c->down_quant : c->quant);
     moek_weights w;
     memset(&w, 0, sizeof w);
     if (moek_plan_init(plan, c) != MOEK_OK) return 0;
     w.w_up = at(10); w.w_down = at(11);
     if (moek_format_of(c->quant)->w_scale.type)
-        w.w_up_scale = (const float *)at(12), w.w_down_scale = (const float *)at(13);
+        w.w_up_scale = (const float *)at(12);
+    if (down->w_scale.type) w.w_down_scale = (const float *)at(13);
     if (moek_format_of(c->quant)->static_x && fixed)
         w.x_scale = (const float *)at(14), w.h_scale = (const float *)at(15);
     if (moek_format_of(c->quant)->global_scale)
-        w.w_up_global_scale = (const float *)at(16), w.w_down_global_scale = (const float *)at(17);
+        w.w_up_global_scale = (const float *)at(16);
+    if (down->global_scale) w.w_down_global_scale = (const float *)at(17);
     return moek_plan_bind(plan, &w) == MOEK_OK;
 }
 
@@ -536,7 +539,7 @@ static void rooms(void)
             memset(&c, 0, sizeof c);
             device_arch = devices[d][0], device_sms = devices[d][1], device_kb = devices[d][2];
             c.hidden = 2048, c.inter = 768, c.experts = 128, c.topk = 8, c.act = MOEK_SILU, c.max_tokens = 64;
-            c.quant = k[i].quant, c.block = k[i].block, c.kernel = k[i].name;
+            c.quant = k[i].quant, c.down_quant = k[i].down_quant, c.block = k[i].block, c.kernel = k[i].name;
             c.weight_layout = k[i].reads & MOEK_READS_CHECKPOINT ? 0 : MOEK_WEIGHTS_TILED;
             if (!make(&plan, &c, 1)) {
                 /* (Without GEMMs that read tiled weights there is no plan.) */

@@ -11,8 +11,8 @@ static int multiprocessors(void)
     return n;
 }
 /* What a case has besides: scales of 0 in every other 128 of k; a token of NaN that its router gave no weight; a NaN in
- * an expert's bias, which others must not see; no weights at all. */
-enum { LAYER_PLAIN, LAYER_ZERO_SCALES, LAYER_NAN_TOKEN, LAYER_NAN_BIAS, LAYER_NO_WEIGHTS, LAYER_ODDITIES };
+ * an expert's bias, which others must not see; no weights at all; an Inf in x, another in a bias of up, so in h. */
+enum { LAYER_PLAIN, LAYER_ZERO_SCALES, LAYER_NAN_TOKEN, LAYER_NAN_BIAS, LAYER_NO_WEIGHTS, LAYER_INF, LAYER_ODDITIES };
 static void layer_odd(int odd, moek_layer_args *h, moek_gemm_args *up, moek_gemm_args *down)
 {
     const moek_scale_shape *const shape = &now.format->w_scale;
@@ -29,6 +29,11 @@ static void layer_odd(int odd, moek_layer_args *h, moek_gemm_args *up, moek_gemm
     if (odd == LAYER_NAN_BIAS && h->ids[0] >= 0 && h->ids[0] < down->experts)
         ((uint16_t *)down->w.bias)[(size_t)h->ids[0] * down->w_rows] = 0x7fff;
     if (odd == LAYER_NO_WEIGHTS) h->weights = NULL;
+    if (odd == LAYER_INF) {
+        ((uint16_t *)h->x)[rng_below(up->k)] = ref_to_t(INFINITY, up->dtype);
+        if (h->ids[h->topk] >= 0 && h->ids[h->topk] < up->experts)
+            ((uint16_t *)up->w.bias)[(size_t)h->ids[h->topk] * up->w_rows + 3] = ref_to_t(INFINITY, up->dtype);
+    }
 }
 /* A row of few tokens leaves its count, and zeros where the next will write h; another zeros but for its count. */
 static void layer_left(const moek_layer_state *was, const moek_layer_state *is, int blocks)
@@ -69,6 +74,19 @@ static const float *layer_scales(int rows, int columns)
     const moek_scale_shape *const shape = &now.format->x_scale;
     return (const float *)scratch((size_t)rows * moek_scale_bytes(shape, 1, (size_t)columns));
 }
+/* The format of down; and what is made for down, in that format. */
+static const moek_format *layer_down(void)
+{
+    return now.row->down_quant ? moek_format_of(now.row->down_quant) : now.format;
+}
+static void layer_w(const gemm_case_t *c, moek_gemm_args *h, int fragments)
+{
+    const moek_format *const f = now.format;
+    now.format = layer_down();
+    if (fragments) gemm_to_fragments(h);
+    else gemm_w(c, h);
+    now.format = f;
+}
 /* Is there shared memory for so many tokens? */
 static int layer_fits(const moek_layer_args *h, const moek_gemm_args *up, const moek_gemm_args *down, int zeros)
 {
@@ -99,6 +117,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     memset(&c, 0, sizeof c), memset(&up, 0, sizeof up), memset(&down, 0, sizeof down);
     memset(&h, 0, sizeof h), memset(&w, 0, sizeof w), memset(&r, 0, sizeof r);
     if (turn % 3 == 2 || turn % 7 == 0) hidden = round_up(hidden, 128), inter = round_up(inter, 128);  /* also tiled */
+    hidden = round_up(hidden, f->granule), inter = round_up(inter, layer_down()->granule);
     SAY("tokens %d topk %d experts %d hidden %d inter %d act %d layout %d kind %d turn %d odd %d", tokens, topk,
         experts, hidden, inter, act, layout, kind, turn, odd);
     h.x_stride = rows_stride(turn, hidden), h.y_stride = rows_stride(turn / 2, hidden);
@@ -106,14 +125,14 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     y_step = h.y_stride ? h.y_stride : hidden;
     x_all = rows_size(tokens, hidden, h.x_stride ? h.x_stride : hidden), y_all = rows_size(tokens, hidden, y_step);
     addend_all = rows_size(tokens, hidden, h.addend_stride ? h.addend_stride : hidden);
-    c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1 || odd == LAYER_NAN_BIAS;
+    c.act = act, c.layout = layout, c.turn = turn, c.bias = turn % 3 == 1 || odd == LAYER_NAN_BIAS || odd == LAYER_INF;
     up.dtype = down.dtype = fragments ? MOEK_DTYPE_BF16 : format_dtype_in(f, turn);
     up.experts = down.experts = experts;
     up.n = down.k = inter, up.k = down.n = down.w_rows = hidden, up.w_rows = ref_gated(act) ? 2 * inter : inter;
     if (fragments && c.layout == MOEK_UP_SEPARATE) c.layout = layout = MOEK_UP_SWAPPED;
     gemm_act(&c, &up);
     gemm_w(&c, &up);
-    gemm_w(&c, &down);
+    layer_w(&c, &down, 0);
     h.tokens = tokens, h.topk = topk, h.ue8m0 = f->ue8m0 && turn % 4 == 3;
     h.ids = ids = in_i32(slots);
     fill_ids(ids, slots, experts, kind);
@@ -129,7 +148,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
     }
     layer_static(&up, &down);
     r.tokens = tokens, r.slots = topk, r.experts = experts, r.hidden = hidden, r.inter = inter;
-    r.format = f, r.dtype = up.dtype, r.act = act;
+    r.format = f, r.down = now.row->down_quant ? layer_down() : NULL, r.dtype = up.dtype, r.act = act;
     r.alpha = up.epilogue.alpha, r.beta = up.epilogue.beta, r.limit = up.epilogue.limit;
     r.up_layout = layout, r.ue8m0 = h.ue8m0, r.x = h.x, r.ids = ids, r.weights = h.weights, r.w = &w;
     r.addend = h.addend, r.x_stride = h.x_stride, r.addend_stride = h.addend_stride;
@@ -156,7 +175,7 @@ static void layer_odd_case(int turn, int act, int layout, int tokens, int topk, 
         memset(h.state->h[0], 0x5a, sizeof h.state->h[0]);
     }
     d = h, d_up = up, d_down = down;
-    if (fragments) gemm_to_fragments(&d_up), gemm_to_fragments(&d_down);
+    if (fragments) gemm_to_fragments(&d_up), layer_w(&c, &d_down, 1);
     d.up = &d_up, d.down = &d_down;
     MOVE(d.ids), MOVE(d.weights), MOVE(d.x), MOVE(d.addend), MOVE(d.y), MOVE(d.split), MOVE(d.state);
     gemm_move(&d_up);

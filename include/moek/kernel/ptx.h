@@ -252,10 +252,15 @@ MOEK_DEVICE int moek_opaque_int_(int n)
     return n;
 }
 
-/* Copy 4 bytes in the same way, through L1. */
+/* Copy 4 or 8 bytes in the same way, through L1. */
 MOEK_DEVICE void moek_cp_async4_(void *shared, const void *global)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
+}
+MOEK_DEVICE void moek_cp_async8_(void *shared, const void *global)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;\n"
                  :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
 }
 /* bytes: 4, or 0: zeros. */

@@ -21,6 +21,13 @@ static int moek_arch_below_(int below, int arch, int gemm)
 /* Does a set want a permission, which the process keeps then?  (moek/kernel/isa.h) */
 static int moek_arch_asks_(int arch) { return arch == MOEK_ARCH_AMX; }
 
+/* Whole layers need none of the plan's GEMMs: the architecture whose rows for them are asked for first, on a device
+ * that may have a better one than the plan, where the config leaves the choice. */
+static int moek_arch_of_layers_(const moek_config *c, int arch, int device)
+{
+    const int newer = device == MOEK_ARCH_SM90 && arch == MOEK_ARCH_SM80;
+    return newer && !c->backend && !(c->exclude >> MOEK_BACKEND_SM90 & 1) ? MOEK_ARCH_SM90 : arch;
+}
 /* Has it rows of some formats alone, and for the others those of an older one, which are a backend of their own? */
 static int moek_arch_adds_(int arch) { return arch == MOEK_ARCH_SM89 || arch == MOEK_ARCH_SM120; }
 

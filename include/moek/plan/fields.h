@@ -24,7 +24,7 @@
     X(parallel)
 #define MOEK_EACH_KERNEL_FIELD_(X) \
     X(name) X(op) X(quant) X(hidden) X(granule) X(m) X(arch) X(threads) X(shared_bytes) X(launch) X(row) X(block) \
-    X(reads) X(traits) X(scratch) X(flags) X(max_tokens) X(ring) X(pages)
+    X(reads) X(traits) X(scratch) X(flags) X(max_tokens) X(ring) X(pages) X(down_quant)
 #define MOEK_EACH_PLAN_FIELD_(X) \
     X(config) X(weights) X(bound) X(backend) X(device) X(arch) X(slots) X(local_experts) X(chunk) X(rows) \
     X(rows_per_expert) X(prepare_finalize) X(experts) X(workspace_size) X(why) X(note) X(chosen)

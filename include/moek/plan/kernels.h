@@ -91,7 +91,9 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_
     else if (gemm && layout == MOEK_WEIGHTS_PANELS && !reads)
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_PANELS");
     else if (k->quant && k->quant != quant) moek_append_(&t, "is for %s", moek_quant_name(k->quant));
-    else if ((k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP) && moek_two_formats_(c))
+    else if (k->down_quant && k->down_quant != moek_down_quant_(c))
+        moek_append_(&t, "is for %s with w_down in %s", moek_quant_name(k->quant), moek_quant_name(k->down_quant));
+    else if ((k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP) && moek_two_formats_(c) && !k->down_quant)
         moek_append_(&t, "up is %s, down is %s; this row has one format", moek_quant_name(c->quant),
                      moek_quant_name(c->down_quant));
     else if (gemm && !layout && !reads)

@@ -166,6 +166,8 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
         (demanded && demanded->op != MOEK_OP_LAYER && demanded->op != MOEK_OP_ROUTE && demanded->op != MOEK_OP_MAP &&
          demanded->op != MOEK_OP_EXPAND))
         return;
+    moek_add_kernels_(o, MOEK_OP_LAYER, moek_arch_of_layers_(c, arch, o->device.arch), plan->chosen.layer,
+                      &plan->chosen.layers);
     moek_add_kernels_(o, MOEK_OP_LAYER, arch, plan->chosen.layer, &plan->chosen.layers);
 }
 

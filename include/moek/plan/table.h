@@ -10,9 +10,9 @@
 
 static const moek_kernel moek_table_[] = {
 #define MOEK_KERNEL(op, quant, hidden, granule, m, arch, threads, shared, name, row, block, reads, traits, scratch, \
-                    flags, max_tokens, ring, pages) \
+                    flags, max_tokens, ring, pages, down) \
     { #name, MOEK_OP_##op, quant, hidden, granule, m, arch, threads, shared, name, row, block, reads, traits, scratch, \
-      flags, max_tokens, ring, pages },
+      flags, max_tokens, ring, pages, down },
 #include "../../../generated/moek_kernels.h"
 #undef MOEK_KERNEL
 };
