@@ -78,7 +78,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         X_SCALES = SCALES + (BY_BLOCK ? N / 8 : N / 64 * OF_64 * UNITS),
         BLOCKED = Format::X_SCALE_COLUMNS > 0, WHOLE = E4M3 && COLUMNS == 16, RISES = TALL && BLOCKED,
         STAGE = (X_SCALES + (BLOCKED ? 4 * M : 0) + 1023) / 1024 * 1024,
-        PIPED = M >= 32 || OF_FILE,                     /* an item becomes T while another one is multiplied */
+        PIPED = M >= 32,                                /* an item becomes T while another one is multiplied */
         AHEAD = M != 64 || TALL,                        /* 64 rows have no registers for the item behind the next */
         PART = E4M3 ? (M == 128 || M == 64 ? M / 2 : M) : M > 32 ? 32 : M,     /* rows of a of a sum of tensor cores */
         SETS = TALL ? 2 : 1                             /* BY_BLOCK: of such sums */
@@ -448,6 +448,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         if constexpr (!PIPED)
             #pragma unroll
             for (i = 0; i < ITEMS; i++) load(items + i, b, slot, warpgroup, row_zeros, zero, i);
+        if constexpr (!PIPED && OF_FILE) {
+            const typename File::raw raw = load_heads(b, slot, warpgroup, 0);
+            keep_heads(b, &raw, dtype);
+        }
         #pragma unroll
         for (i = 0; i < ITEMS; i++) {
             if constexpr (!PIPED) to_t(w[i % 2], items + i, b, i, odd, zero, dtype);

@@ -24,7 +24,7 @@ static moek_status moek_weights_refused_(const moek_oracle_ *o, int arch, int op
     if (!formats) return moek_no_kernel_(o, op, arch);
     if (layout == MOEK_WEIGHTS_BLOCKS && !moek_reads_(reads, layout) && moek_reads_(reads, MOEK_WEIGHTS_TILED) &&
         moek_format_of(quant)->only_blocks)
-        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support MOEK_WEIGHTS_BLOCKS: %s reads %s only as "
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "kernel does not support MOEK_WEIGHTS_BLOCKS: %s reads %s only as "
                    "MOEK_WEIGHTS_TILED; repack from blocks (moek_repack_up, moek_repack_down)", moek_arch_name_(arch),
                    moek_quant_name(quant));
     if (layout == MOEK_WEIGHTS_BLOCKS && !moek_reads_(reads, layout))
