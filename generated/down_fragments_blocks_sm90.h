@@ -188,26 +188,6 @@ MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_s
 }
 #endif
 
-#if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_down_q4_k_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_k_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_k_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_k_a16_>(
-        args, stream, 218032,
-        moek_down_q4_k_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_q4_k_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
-#endif
-
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
 moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
