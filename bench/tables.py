@@ -175,19 +175,25 @@ def table_headlines():
     least = min(ratio for of in in_t for ratios in of for ratio in ratios)
     a8, int4 = humming["mxfp4_a8"], humming["int4_a8"]
     gains = [best / float(of["moek"]["block_us"]) for _, of, best in clients()]
+    ggml, (few16, many16, exact16, blocks16) = against_ggml(), against_cpu_threads()
     one, tens, wide = mean(spans["1"]), mean(spans["4 to 128"]), span([mean(spans[k]) for k in large])
     return (f"- **{one:.2f} times** as fast as the best other library at 1 token (worst case {min(spans['1']):.2f}), "
             f"**{tens:.2f} times** at 4 to 128 ({min(spans['4 to 128']):.2f}),\n  **{wide} times** from 512 on "
             f"({min(many):.2f}): geometric means over shapes, bf16 and fp8b128, one H200.\n"
-            f"- **Weights of 4 bits with activations in bf16**, beside Humming: **{few} times** as fast at 1 token,\n"
-            f"  **{some}** at 4 to 128, {most} from 512 on (mxfp4, nvfp4, int4; worst case {least:.2f}).\n"
-            f"- **Slower** than Humming: `mxfp4_a8`, activations in e4m3, {mean(a8[1]):.2f} times as fast at 4 to 128 "
-            f"tokens and\n  {mean(a8[2]):.2f} times from 512 on (worst case {min(map(min, a8)):.2f}); `int4_a8` "
-            f"{mean(int4[2]):.2f} times from 512 on ({min(map(min, int4)):.2f}).\n"
+            f"- **Weights of 4 bits, activations in bf16**, beside Humming: **{few} times** at 1 token, "
+            f"**{some}** at 4 to 128, {most} from 512 on ({least:.2f}).\n"
+            f"- **Slower** than Humming: `mxfp4_a8` {mean(a8[1]):.2f} times at 4 to 128 tokens, {mean(a8[2]):.2f} from "
+            f"512 on (worst case {min(map(min, a8)):.2f}); `int4_a8` {mean(int4[2]):.2f} from 512 on "
+            f"({min(map(min, int4)):.2f}).\n"
+            f"- **GGUF blocks**, tiled, beside ggml in one call: **{mean(ggml):.2f} times** as fast at 1 to 8 tokens "
+            f"({min(ggml):.2f}; q4_K, q6_K, q8_0, q4_0).\n"
+            f"- **CPU**, beside the better of ggml and ik_llama.cpp, 16 threads of a Xeon: "
+            f"**{mean(few16):.2f} times** up to 8 tokens ({min(few16):.2f};\n  GGUF blocks as files have them "
+            f"{span(blocks16)}), **{span(many16)} times** from 512 on with x in 8 bits, {span(exact16)} in bf16.\n"
             f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n"
-            f"- **{min(gains):.1f} to {max(gains):.1f} times** as fast as the best experts of Hugging Face "
-            "transformers: blocks of Qwen3-30B-A3B\n  and gpt-oss-20b, the latter in bf16 and from its MXFP4 weights, "
-            "one H200 ([table](clients/transformers/README.md#timings)).\n")
+            f"- **{min(gains):.1f} to {max(gains):.1f} times** as fast as the best experts of transformers: "
+            "Qwen3-30B-A3B, gpt-oss-20b, one H200 ([table](clients/transformers/README.md#timings)).\n")
+
 
 
 def table_humming(name, alone=False):
@@ -314,14 +320,32 @@ def table_mma_launch():
                   for (shape, q, m), us in sorted(of.items(), key=lambda r: (r[0][1], r[0][0], int(r[0][2])))])
 
 
+def table_gguf_launch():
+    """Layers of few tokens of GGUF blocks and others: in one launch, step by step, ggml's; all in one call."""
+    of = {}
+    for r in rows_of("h200-gguf-launch.tsv"):
+        name = f"`{r['quant']}`" + (f", down `{r['down']}`" if r["down"] != "-" else "")
+        of.setdefault(name, {})[r["tokens"]] = [microseconds(float(r[k])) if r[k] != "-" else "-"
+                                                for k in ("launch_us", "steps_us", "ggml_us")]
+    return table(["format"] + [f"M {m}" for m in ("1", "2", "4", "8")],
+                 [[name] + [", ".join(us[m]) for m in ("1", "2", "4", "8")] for name, us in of.items()])
+
+
+def against_ggml():
+    """ggml's time over ours, of cells of one call."""
+    return [float(r["ggml_us"]) / min(float(r[k]) for k in ("launch_us", "steps_us") if r[k] != "-")
+            for r in rows_of("h200-gguf-launch.tsv") if r["ggml_us"] != "-"]
+
+
 def table_gguf_tiled():
-    """Blocks of GGUF files, tiled and in place, by the fastest tile of each; ggml's."""
+    """Blocks of GGUF files: tiled, by Hopper's rows and by those of every GPU, and in place, the fastest tile of each;
+    ggml's."""
     of, tokens = {}, ("1", "8", "64", "512", "2048")
     for r in rows_of("h200-gguf-tiled.tsv"):
         of.setdefault(r["quant"], {})[r["how"], r["tokens"]] = microseconds(float(r["us"]))
     return table(["format"] + [f"M {m}" for m in tokens],
-                 [[f"`{q}`"] + [", ".join(us.get((how, m), "-") for how in ("tiled", "file", "ggml")) for m in tokens]
-                  for q, us in of.items()])
+                 [[f"`{q}`"] + [", ".join(us.get((how, m), "-") for how in ("hopper", "tiled", "file", "ggml"))
+                                for m in tokens] for q, us in of.items()])
 
 
 def clients():
@@ -381,23 +405,38 @@ def table_cpu_others():
                   "our best over theirs"], rows)
 
 
-def table_cpu_threads():
-    of, rows = {}, []
+def cpu_threads():
+    """[(quant, tokens, {library: GB/s with few tokens, GFLOPS with many}, ours over theirs or None, times one thread or
+    None)], by 16 threads."""
+    of, cells = {}, []
     for r in rows_of("xeon-cpu-threads.tsv"):
-        of.setdefault((r["quant"], int(r["tokens"]), int(r["threads"])), {})[r["library"]] = (float(r["gb_s"]),
-                                                                                           float(r["gflops"]))
-    for quant, tokens, threads in of:
-        cell, k = of[quant, tokens, threads], tokens >= 512
-        if threads == 1 or "moek" not in cell:
-            continue
-        ours = max(cell[name][k] for name in ("moek", "amx") if name in cell)
-        theirs = [cell[name][k] for name in ("ggml", "ik") if name in cell]
-        one = of.get((quant, tokens, 1))
-        rows.append([f"`{quant}`", str(tokens)] + [f"{cell[name][k]:.0f}" if name in cell else "-"
-                                                   for name in ("moek", "amx", "ggml", "ik")] +
-                    [f"{ours / max(theirs):.2f}" if theirs else "-",
-                     f"{cell['moek'][k] / one['moek'][k]:.1f}" if one else "-"])
+        k = "gflops" if int(r["tokens"]) >= 512 else "gb_s"
+        of.setdefault((r["quant"], int(r["tokens"]), r["threads"]), {})[r["library"]] = float(r[k])
+    for (quant, tokens, threads), cell in of.items():
+        ours, theirs = ([cell[name] for name in names if name in cell] for names in (("moek", "amx"), ("ggml", "ik")))
+        one = of.get((quant, tokens, "1"))
+        if threads == "16" and ours:
+            cells.append((quant, tokens, cell, max(ours) / max(theirs) if theirs else None,
+                          cell["moek"] / one["moek"] if one and "moek" in cell else None))
+    return cells
+
+
+def table_cpu_threads():
+    rows = [[f"`{quant}`", str(tokens)] + [f"{cell[name]:.0f}" if name in cell else "-"
+                                           for name in ("moek", "amx", "ggml", "ik")] +
+            [f"{ratio:.2f}" if ratio else "-", f"{scale:.1f}" if scale else "-"]
+            for quant, tokens, cell, ratio, scale in cpu_threads()]
     return table(["format", "tokens", "AVX-512", "AMX", "ggml", "ik", "our best over theirs", "times one thread"], rows)
+
+
+def against_cpu_threads():
+    """Ours over the better peer's: up to 8 tokens; from 512 on with x in 8 bits, and with x in T; of GGUF blocks."""
+    of = [(quant, tokens, ratio) for quant, tokens, _, ratio, _ in cpu_threads() if ratio]
+    blocks = [r for quant, tokens, r in of if quant.startswith("q") and tokens <= 8]
+    rest = [cell for cell in of if not cell[0].startswith("q")]
+    return ([r for _, tokens, r in rest if tokens <= 8],
+            [r for quant, tokens, r in rest if tokens >= 512 and quant.endswith("8")],
+            [r for quant, tokens, r in rest if tokens >= 512 and not quant.endswith("8")], blocks)
 
 
 def table_first():
