@@ -14,6 +14,7 @@
 #endif
 #endif
 #include "moek.h"
+#include "moek/kernel/isa.h"
 #include <limits.h>
 #include "../check.h"
 #include "../mem.h"

@@ -559,16 +559,13 @@ static inline void layer_map(layer *l, int32_t *ids, int64_t *load)
     ref_map(&a);
     free(given);
 }
-/* Does the row make T of weights that it reads as fragments? */
-static inline int layer_tiles_(const moek_kernel *k)
-{
-    return k && k->reads == MOEK_READS_FRAGMENTS && ref_tiles_in_t(k->arch, k->m);
-}
 static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
 {
     const moek_config *c = &l->plan.config;
     const moek_selection selection = moek_selection_of(&l->plan, l->args.tokens, MOEK_FUSE_NONE);
+    const int whole = layer_state && moek_plan_layer(&l->plan, l->args.tokens) != NULL;      /* in one launch */
     const moek_kernel *const up = selection.details.expands ? NULL : l->plan.chosen.up[selection.details.tile];
+    const moek_kernel *const down = selection.details.expands ? NULL : selection.down;
     const int arch = up ? up->arch : layer_arch;       /* tuned plans take kernels of an older architecture, too */
     ref_layer_args r;
     memset(&r, 0, sizeof r);
@@ -582,7 +579,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
     r.w = &l->w; r.addend = l->args.shared_y;
     ref_w_in_t = mem_on_gpu(arch);
-    ref_blocks_in_t = layer_tiles_(up) | layer_tiles_(selection.details.expands ? NULL : selection.down) << 1;
+    ref_blocks_in_t = whole ? 0 : (up && ref_tiles_in_t(up)) | (down && ref_tiles_in_t(down)) << 1;
     ref_w_in_e4m3 = arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
     ref_w_expanded = selection.details.expands;
     return r;

@@ -432,7 +432,7 @@ static int arch_of(const char *name)
  * another architecture is told the architecture of the backend taken. */
 static void check_explained(const moek_config *c, const char *what)
 {
-    static char text[1 << 16];
+    static char text[1 << 18];
     char want[MOEK_WHY + 128];
     moek_plan p;
     int n, i, wrong = 0, arch = -1;

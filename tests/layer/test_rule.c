@@ -416,7 +416,7 @@ static void paired(void)
         c.exclude = 1u << MOEK_BACKEND_CPU;
         if (moek_choose_format(&c, text, sizeof text) != MOEK_OK) continue;
         CHECK(moek_plan_init(&plan, &c) == MOEK_OK &&
-              plan.backend == (f->only_blocks ? MOEK_BACKEND_SM80 : MOEK_BACKEND_SM90), "%s: %s", f->name, text);
+              plan.backend == MOEK_BACKEND_SM90, "%s: %s", f->name, text);
         snprintf(runs, sizeof runs, "; %s would run", f->name);
         if (c.quant != f->number && format_in_fragments(f))
             CHECK((strstr(text, runs) != NULL) == format_has(f, MOEK_OP_UP, 90), "%s, tiled: %s", f->name, text);
