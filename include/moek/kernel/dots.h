@@ -33,7 +33,7 @@
 #else
 #define MOEK_PREFETCH(address) ((void)(address))
 #endif
-enum { MOEK_AHEAD = 2048 };                            /* so many bytes */
+enum { MOEK_AHEAD = 4096 };                            /* so many bytes */
 
 enum { MOEK_LANES = 16, MOEK_PIECE = 128 };           /* a piece: what is decoded at a time; a group of fp8b128 */
 

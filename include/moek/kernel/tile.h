@@ -19,7 +19,7 @@ enum {
     MOEK_TILE_THIRDS = 48,                             /* fours of columns in the list of a run; more: dense */
     MOEK_TILE_STRIPS = 16,                             /* the most of a task, which share x */
     MOEK_TILE_SUMS = MOEK_TILE_ROWS * (int)MOEK_STRIP, /* of a strip */
-    MOEK_TILE_AHEAD = 4096, MOEK_TILE_AHEAD_SCALES = 512               /* bytes that are asked for early */
+    MOEK_TILE_AHEAD = 12288, MOEK_TILE_AHEAD_SCALES = 1024              /* bytes that are asked for early */
 };
 /* Four columns of x that have a t. */
 typedef struct moek_tile_third_ {
