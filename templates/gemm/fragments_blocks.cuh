@@ -51,6 +51,14 @@ template <class Format> struct moek_tiled_blocks_<Format, 1> {
             return moek_fma_t2_(__byte_perm(four, 0x64646464, which), 0x3c003c00, 0xe480e480 /* -1152 */, dtype);
         return moek_fma_t2_(__byte_perm(four, 0, which), 0x7f007f00 /* 2^127 */, 0xc000c000 /* -2 */, dtype);
     }
+    /* Of 16 of k, number i of 64, four codes of a byte each, 128 more than their integers. */
+    MOEK_DEVICE uint32_t four_of(const moek_words_ *codes, int i, int n)
+    {
+        const int word = PLANE == 8 ? 2 * i + n : i;
+        const uint32_t w = codes[word / 4].w[word % 4];
+        if constexpr (PLANE == 8) return w ^ 0x80808080;
+        else return Format::codebook(w >> 4 * n & 0x0f0f0f0f);
+    }
     /* Of 16 of k, number i of 64, a lane's codes as pairs of T: of rows g, g + 8, and of both 8 columns on.  EXACT:
      * integers, over `by`; else they are more. */
     template <int EXACT>
@@ -60,9 +68,7 @@ template <class Format> struct moek_tiled_blocks_<Format, 1> {
         if constexpr (BITS == 8) {
             #pragma unroll
             for (n = 0; n < 2; n++) {
-                const int word = PLANE == 8 ? 2 * i + n : i;
-                const uint32_t w = codes[word / 4].w[word % 4];
-                const uint32_t four = PLANE == 8 ? w ^ 0x80808080 : Format::codebook(w >> 4 * n & 0x0f0f0f0f);
+                const uint32_t four = four_of(codes, i, n);
                 to[PLANE == 8 ? 2 * n : n] = pair_of_bytes(four, 0, dtype);
                 to[PLANE == 8 ? 2 * n + 1 : n + 2] = pair_of_bytes(four, 1, dtype);
             }
@@ -179,9 +185,7 @@ template <class Format> struct moek_tiled_blocks_<Format, 1> {
         if constexpr (BITS == 8) {
             #pragma unroll
             for (n = 0; n < 2; n++) {
-                const int word = PLANE == 8 ? 2 * i + n : i;
-                const uint32_t w = codes[word / 4].w[word % 4];
-                const uint32_t four = PLANE == 8 ? w ^ 0x80808080 : Format::codebook(w >> 4 * n & 0x0f0f0f0f);
+                const uint32_t four = four_of(codes, i, n);
                 to[PLANE == 8 ? 2 * n : n] = __byte_perm(four, 0, 0x4240);
                 to[PLANE == 8 ? 2 * n + 1 : n + 2] = __byte_perm(four, 0, 0x4341);
             }

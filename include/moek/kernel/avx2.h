@@ -352,9 +352,6 @@ MOEK_AVX2_INLINE float moek_minimums_avx2_(const float *min, const float *sum, i
 #define MOEK_V_FN MOEK_AVX2_FN
 #define MOEK_V_INLINE MOEK_AVX2_INLINE
 #include "digits_body.h"
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 MOEK_AVX2_FN void moek_sums_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
 {

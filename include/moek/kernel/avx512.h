@@ -111,11 +111,8 @@ MOEK_AVX512_INLINE void moek_dot_row_avx512_(double *sum, const moek_w_run_ *w, 
 #define MOEK_V_FN MOEK_AVX512_FN
 #define MOEK_V_INLINE MOEK_AVX512_INLINE
 #include "digits_body.h"
-#undef MOEK_V_
 #undef moek_run_scales_avx512_
 #undef moek_minimums_avx512_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 MOEK_AVX512_FN void moek_sums_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
 {

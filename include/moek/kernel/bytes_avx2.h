@@ -89,13 +89,6 @@ MOEK_AVX2_INLINE void moek_tile_byte_dots_avx2_(__m256i to[2], __m256i start, co
 #define MOEK_V_FN MOEK_AVX2_FN
 #define MOEK_V_INLINE MOEK_AVX2_INLINE
 #include "bytes_body.h"
-#undef MOEK_VF
-#undef MOEK_VI
-#undef MOEK_V_LANES
-#undef MOEK_V_WORDS
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_avx2_ = {
     &moek_panel_set_avx2_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx2_, 12, 0, 1, 0, NULL, NULL

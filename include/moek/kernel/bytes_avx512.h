@@ -44,13 +44,6 @@ MOEK_AVX512_INLINE void moek_tile_byte_dots_avx512_(__m512i to[2], __m512i start
 #define MOEK_V_FN MOEK_AVX512_FN
 #define MOEK_V_INLINE MOEK_AVX512_INLINE
 #include "bytes_body.h"
-#undef MOEK_VF
-#undef MOEK_VI
-#undef MOEK_V_LANES
-#undef MOEK_V_WORDS
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_avx512_ = {
     &moek_panel_set_avx512_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx512_, 12, 128, 0, 0, NULL, NULL

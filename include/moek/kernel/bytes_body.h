@@ -82,3 +82,12 @@ MOEK_V_FN void MOEK_V_(bytes_run)(float *sum, const moek_tile_w_ *w, int panels,
 }
 #undef MOEK_BYTES_CASE_
 #undef MOEK_BYTES_OF_
+
+/* What a set has given is spent. */
+#undef MOEK_VF
+#undef MOEK_VI
+#undef MOEK_V_LANES
+#undef MOEK_V_WORDS
+#undef MOEK_V_
+#undef MOEK_V_FN
+#undef MOEK_V_INLINE

@@ -45,13 +45,6 @@ MOEK_NEON_INLINE void moek_tile_byte_dots_neon_(int32x4_t to[2], int32x4_t start
 #define MOEK_V_FN MOEK_NEON_FN
 #define MOEK_V_INLINE MOEK_NEON_INLINE
 #include "bytes_body.h"
-#undef MOEK_VF
-#undef MOEK_VI
-#undef MOEK_V_LANES
-#undef MOEK_V_WORDS
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_neon_ = {
     &moek_panel_set_neon_, moek_bytes_place_neon_, moek_tile_bytes_run_neon_, 0, 0, 0, 0, NULL, NULL

@@ -71,3 +71,8 @@ MOEK_V_FN void MOEK_V_(dots)(const moek_w_run_ *w, const moek_x_run_ *const *x, 
 #undef MOEK_DOT_ALONE_
 #undef MOEK_DOTS_SET_
 #undef MOEK_DOTS_CASE_
+
+/* What a set has given is spent. */
+#undef MOEK_V_
+#undef MOEK_V_FN
+#undef MOEK_V_INLINE

@@ -94,10 +94,5 @@ MOEK_AVX512_INLINE void moek_row_of_avx512_(float *sum, const void *w, int n, fl
 #define MOEK_V_X_HALVES moek_x_halves_avx2_
 #define MOEK_V_X_QUARTERS moek_x_quarters_avx2_
 #include "rows_body.h"
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
-#undef MOEK_V_X_HALVES
-#undef MOEK_V_X_QUARTERS
 #endif
 #endif

@@ -194,10 +194,5 @@ MOEK_NEON_FN void moek_x_quarters_neon_(float *to, const void *from, int element
 #define MOEK_V_X_HALVES moek_x_halves_neon_
 #define MOEK_V_X_QUARTERS moek_x_quarters_neon_
 #include "rows_body.h"
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
-#undef MOEK_V_X_HALVES
-#undef MOEK_V_X_QUARTERS
 #endif
 #endif

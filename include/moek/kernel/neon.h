@@ -111,10 +111,7 @@ MOEK_NEON_INLINE void moek_dot_row_neon_(double *sum, const moek_w_run_ *w, cons
 #define MOEK_V_FN MOEK_NEON_FN
 #define MOEK_V_INLINE MOEK_NEON_INLINE
 #include "digits_body.h"
-#undef MOEK_V_
 #undef moek_minimums_neon_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 MOEK_NEON_FN void moek_sums_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
 {

@@ -148,13 +148,6 @@ MOEK_AVX2_FN void moek_to_t_avx2_(uint16_t *to, const float *from, int dtype)
 #define MOEK_V_FN MOEK_AVX2_FN
 #define MOEK_V_INLINE MOEK_AVX2_INLINE
 #include "panel_body.h"
-#undef MOEK_VF
-#undef MOEK_VI
-#undef MOEK_V_LANES
-#undef MOEK_V_ROWS
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_panel_set_ moek_panel_set_avx2_ = {
     &moek_set_avx2_, moek_panel_decode_avx2_, moek_panel_outer_avx2_, moek_turn_avx2_, moek_run_scales_avx2_,

@@ -55,13 +55,6 @@ MOEK_AVX512_INLINE __m512 moek_panel_lift_avx512_(__m512i w, const int shift, co
 #define MOEK_V_FN MOEK_AVX512_FN
 #define MOEK_V_INLINE MOEK_AVX512_INLINE
 #include "panel_body.h"
-#undef MOEK_VF
-#undef MOEK_VI
-#undef MOEK_V_LANES
-#undef MOEK_V_ROWS
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_panel_set_ moek_panel_set_avx512_ = {
     &moek_set_avx512_, moek_panel_decode_avx512_, moek_panel_outer_avx512_, moek_turn_avx2_, moek_run_scales_avx2_,

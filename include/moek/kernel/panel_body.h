@@ -138,3 +138,12 @@ MOEK_V_FN void MOEK_V_(outer)(float *sum, const float *panel, const float *x, in
     }
 }
 #undef MOEK_OUTER_
+
+/* What a set has given is spent. */
+#undef MOEK_VF
+#undef MOEK_VI
+#undef MOEK_V_LANES
+#undef MOEK_V_ROWS
+#undef MOEK_V_
+#undef MOEK_V_FN
+#undef MOEK_V_INLINE

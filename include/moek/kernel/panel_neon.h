@@ -94,13 +94,6 @@ MOEK_NEON_FN void moek_scaled_neon_(float *to, const float *sum, const float *by
 #define MOEK_V_FN MOEK_NEON_FN
 #define MOEK_V_INLINE MOEK_NEON_INLINE
 #include "panel_body.h"
-#undef MOEK_VF
-#undef MOEK_VI
-#undef MOEK_V_LANES
-#undef MOEK_V_ROWS
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 /* (SiLU, rounding to T and scales of rows of x: plain C.) */
 static MOEK_UNUSED const moek_panel_set_ moek_panel_set_neon_ = {

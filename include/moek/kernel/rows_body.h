@@ -31,3 +31,10 @@ MOEK_ROW_(e4m3, MOEK_ELEMENT_E4M3)
 static MOEK_UNUSED const moek_cpu_rows_ MOEK_V_(rows_bf16) = { MOEK_V_(row_bf16), MOEK_V_X_HALVES };
 static MOEK_UNUSED const moek_cpu_rows_ MOEK_V_(rows_fp16) = { MOEK_V_(row_fp16), MOEK_V_X_HALVES };
 static MOEK_UNUSED const moek_cpu_rows_ MOEK_V_(rows_e4m3) = { MOEK_V_(row_e4m3), MOEK_V_X_QUARTERS };
+
+/* What a set has given is spent. */
+#undef MOEK_V_
+#undef MOEK_V_FN
+#undef MOEK_V_INLINE
+#undef MOEK_V_X_HALVES
+#undef MOEK_V_X_QUARTERS

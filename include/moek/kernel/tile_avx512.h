@@ -116,14 +116,6 @@ MOEK_AVX512_INLINE __m512i moek_tile_zeros_avx512_(const uint8_t *from, int h)
 #define MOEK_V_FN MOEK_AVX512_FN
 #define MOEK_V_INLINE MOEK_AVX512_INLINE
 #include "tile_body.h"
-#undef MOEK_VF
-#undef MOEK_VI
-#undef MOEK_V_LANES
-#undef MOEK_V_WORDS
-#undef MOEK_V_FENCE
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_tile_set_ moek_tile_set_avx512_ = {
     &moek_panel_set_avx512_, moek_tile_encode_avx2_, moek_tile_place_avx2_, moek_tile_less_avx2_,

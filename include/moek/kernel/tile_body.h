@@ -174,3 +174,13 @@ MOEK_V_FN void MOEK_V_(run)(float *sum, const moek_tile_w_ *w, const moek_tile_x
     MOEK_TILES_OF_(MOEK_TILE_CASE_)
 }
 #undef MOEK_TILE_CASE_
+
+/* What a set has given is spent. */
+#undef MOEK_VF
+#undef MOEK_VI
+#undef MOEK_V_LANES
+#undef MOEK_V_WORDS
+#undef MOEK_V_FENCE
+#undef MOEK_V_
+#undef MOEK_V_FN
+#undef MOEK_V_INLINE

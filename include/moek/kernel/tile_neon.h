@@ -97,14 +97,6 @@ MOEK_NEON_INLINE int32x4_t moek_tile_zeros_neon_(const uint8_t *from, int h)
 #define MOEK_V_FN MOEK_NEON_FN
 #define MOEK_V_INLINE MOEK_NEON_INLINE
 #include "tile_body.h"
-#undef MOEK_VF
-#undef MOEK_VI
-#undef MOEK_V_LANES
-#undef MOEK_V_WORDS
-#undef MOEK_V_FENCE
-#undef MOEK_V_
-#undef MOEK_V_FN
-#undef MOEK_V_INLINE
 
 static MOEK_UNUSED const moek_tile_set_ moek_tile_set_neon_ = {
     &moek_panel_set_neon_, moek_tile_encode_plain_, moek_tile_place_plain_, moek_tile_less_of_, moek_tile_run_neon_,
