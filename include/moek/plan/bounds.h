@@ -165,14 +165,17 @@ static void moek_compute_tiles_(moek_plan *plan, const moek_device_ *d)
             h->bound[best].again = from, h->bound[best].last = next - 1;
     }
 }
-/* Where nothing was measured: on other machines; and of blocks of GGUF files on this kind of machine, too. */
+/* Where nothing was measured: on other machines; and of blocks of GGUF files on this kind of machine, too.  Only then
+ * is the device asked how fast it is, which takes CUDA more than a millisecond. */
 static void moek_compute_bounds_(moek_plan *plan, const moek_device_ *device)
 {
-    const int mma = plan->chosen.tiles && moek_by_mma_(plan->chosen.up[0]);
-    const int known = device->mhz && !moek_measured_kind_(device);
     moek_device_ d = *device;
+    int known;
     plan->chosen.gbs = MOEK_MEASURED_GBS_;
-    if (plan->device < 0 || !mma || !(known || moek_format_of(plan->config.quant)->only_blocks)) return;
+    if (plan->device < 0 || !plan->chosen.tiles || !moek_by_mma_(plan->chosen.up[0])) return;
+    if (!moek_arch_measured_(d.arch)) moek_device_speed_(&d, moek_has_classes_(d.arch));
+    known = d.mhz && !moek_measured_kind_(&d);
+    if (!known && !moek_format_of(plan->config.quant)->only_blocks) return;
     if (!known) {
         d.arch = MOEK_ARCH_SM90, d.multiprocessors = MOEK_MEASURED_SMS_;
         d.mhz = MOEK_MEASURED_MHZ_, d.gbs = MOEK_MEASURED_GBS_, d.l2_kb = 50 << 10, d.geforce = 0;

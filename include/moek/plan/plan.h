@@ -456,7 +456,6 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
                    "kernels.toml what to add", c->kernel);
     o->config = c;
     o->device = moek_device_query_();
-    if (!moek_arch_measured_(o->device.arch)) moek_device_speed_(&o->device, moek_has_classes_(o->device.arch));
     moek_ask_cpu_(o);
     status = moek_walk_backends_(o, plan, why, log);
     if (status != MOEK_OK) plan->workspace_size = 0, plan->backend = 0;
