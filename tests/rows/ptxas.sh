@@ -3,7 +3,7 @@
 # OBJECT.tsv: name, architecture, registers, bytes of static shared memory, complaint.  A warning, a spill or a stack
 # frame is a complaint: printed, and an error if the first word is stop.  But not on a Hopper for rows of sm89, of which
 # nvcc makes several instructions there, for tests alone; nor for up to 64 bytes of a row of sm80, whose machines have
-# other registers to give (q4_K with 128 rows: none on sm_80, 8 and 24 bytes on sm_90a, and the fastest there).
+# other registers to give (q4_K with 128 rows, where a Hopper has its own: none on sm_80, 56 bytes on sm_90a).
 mode=$1 object=$2
 shift 2
 "$@" > "$object.log" 2>&1 || { cat "$object.log"; exit 1; }
