@@ -25,7 +25,7 @@
 #else
 #define QUANT FORMAT_PLAIN
 #endif
-enum { HIDDEN = 64, INTER = 32, EXPERTS = 8, TOPK = 2, TOKENS = 4, BIG = 1 << 16 };
+enum { HIDDEN = 64, INTER = 32, EXPERTS = 8, TOPK = 2, TOKENS = 4, BIG = 1 << 18 };
 
 static int has_text(const char *text, const char *part) { return strstr(text, part) != NULL; }
 /* A sentence with the name of a format in it. */

@@ -3,32 +3,42 @@
 #ifndef BLOCKS_H
 #define BLOCKS_H
 
-/* Bit number i of number n of planes: its place in the block, counted in bits. */
-static inline size_t block_bit(const moek_plane *p, int n, int i)
+/* Where number n lies in a plane: the byte that its lowest bit is in, and the shift there. */
+static inline int block_byte(const moek_plane *p, int n, int *shift)
 {
     const int in_unit = n % p->unit, part = in_unit / p->run, unit = p->unit * p->bits / 8;
-    const int byte = p->at + n / p->unit * unit + part * p->step + in_unit % p->run;
-    return (size_t)byte * 8 + (size_t)(p->shift + part * p->by + i);
+    const int bit = p->shift + part * p->by;
+    *shift = bit % 8;
+    return p->at + n / p->unit * unit + part * p->step + in_unit % p->run + bit / 8;
+}
+/* Its bit i, counted in bits of the block. */
+static inline size_t block_bit(const moek_plane *p, int n, int i)
+{
+    int shift;
+    const int byte = block_byte(p, n, &shift);
+    return (size_t)byte * 8 + (size_t)(shift + i);
 }
 static inline unsigned block_get(const moek_plane *planes, int count, const uint8_t *block, int n)
 {
     unsigned code = 0;
-    int p, i, at = 0;
-    for (p = 0; p < count; p++)
-        for (i = 0; i < planes[p].bits; i++, at++) {
-            const size_t bit = block_bit(&planes[p], n, i);
-            code |= (unsigned)(block[bit / 8] >> bit % 8 & 1) << at;
-        }
+    int p, i, shift, at = 0;
+    for (p = 0; p < count; at += planes[p++].bits) {
+        const uint8_t *const from = block + block_byte(&planes[p], n, &shift);
+        unsigned word = 0;
+        for (i = 0; 8 * i < shift + planes[p].bits; i++) word |= (unsigned)from[i] << 8 * i;
+        code |= (word >> shift & ((1u << planes[p].bits) - 1)) << at;
+    }
     return code;
 }
 static inline void block_put(const moek_plane *planes, int count, uint8_t *block, int n, unsigned code)
 {
-    int p, i, at = 0;
-    for (p = 0; p < count; p++)
-        for (i = 0; i < planes[p].bits; i++, at++) {
-            const size_t bit = block_bit(&planes[p], n, i);
-            block[bit / 8] = (uint8_t)((block[bit / 8] & ~(1u << bit % 8)) | (code >> at & 1) << bit % 8);
-        }
+    int p, i, shift, at = 0;
+    for (p = 0; p < count; at += planes[p++].bits) {
+        uint8_t *const to = block + block_byte(&planes[p], n, &shift);
+        const unsigned mask = ((1u << planes[p].bits) - 1) << shift, word = code >> at << shift & mask;
+        for (i = 0; 8 * i < shift + planes[p].bits; i++)
+            to[i] = (uint8_t)((to[i] & ~(mask >> 8 * i)) | word >> 8 * i);
+    }
 }
 /* An f16 in it. */
 static inline unsigned block_half(const uint8_t *block, int at) { return block[at] | (unsigned)block[at + 1] << 8; }
@@ -45,39 +55,48 @@ static inline double block_factor(const moek_block_scale *s, const uint8_t *bloc
     const double of = ref_decode(ref_scale_type(s->of.type, 0), code);
     return s->top.type ? of * ref_decode(&ref_numbers[REF_FP16], block_half(block, s->top_at)) : of;
 }
+/* The weight of a decoded code, of its scale and its minimum. */
+static inline double block_sum(const moek_block *b, double code, double scale, double min)
+{
+    return b->sign ? code * scale + b->sign * min : code * scale;
+}
 /* The weight in column c of a block. */
 static inline double block_weight(const moek_format *f, const moek_block *b, const uint8_t *block, int c)
 {
     const double code = ref_decode(ref_element(f->w, 0), block_get(b->plane, b->planes, block, c));
-    const double w = code * block_factor(&b->scale, block, c);
-    return b->sign ? w + b->sign * block_factor(&b->min, block, c) : w;
+    return block_sum(b, code, block_factor(&b->scale, block, c), b->sign ? block_factor(&b->min, block, c) : 0);
 }
-/* What tiled weights in bf16 may be off by, before they are rounded once: a scale is the sum of two bf16.  With a
- * minimum, what it is more than a whole number of scales (one below 200, and in parts of 2^(8 - bits) where it is a
- * code) is a bf16, too, and rounded once more with products that are little beside it. */
-static inline double block_off(const moek_format *f, const moek_block *b, const uint8_t *block, int c)
+/* What a tiled weight in bf16, of such a scale and minimum, may be off by, before the weight is rounded once: a scale
+ * is the sum of two bf16.  With a minimum, what the minimum is more than a whole number of scales (one below 200, and
+ * in parts of 2^(8 - bits) where that number is a code) is a bf16, too, and rounded once more with products that are
+ * little beside it. */
+static inline double block_off(const moek_block *b, int bits, double w, double scale, double min)
 {
-    const double s = block_factor(&b->scale, block, c), w = fabs(block_weight(f, b, block, c)) * ldexp(1.2, -15);
-    const int bits = ref_element(f->w, 0)->width;
-    double min, rest;
-    if (!b->sign) return w;
-    min = block_factor(&b->min, block, c);
-    rest = fabs(s) * 0.505;
-    if (-b->sign * min / s > 0.01 && -b->sign * min / s < (1 << bits) - 0.01) rest /= 1 << (8 - bits);
-    if (fabs(min) > 199 * fabs(s)) rest += fabs(min) - 199 * fabs(s);
-    return w + rest * ldexp(1.05, -7);
+    const double off = fabs(w) * ldexp(1.2, -15);
+    double rest = fabs(scale) * 0.505;
+    if (!b->sign) return off;
+    if (-b->sign * min / scale > 0.01 && -b->sign * min / scale < (1 << bits) - 0.01) rest /= 1 << (8 - bits);
+    if (fabs(min) > 199 * fabs(scale)) rest += fabs(min) - 199 * fabs(scale);
+    return off + rest * ldexp(1.05, -7);
 }
-/* Weights of a row, which has so many columns; and, if off is not NULL, block_off of them. */
+/* Weights of a row, which has so many columns; and, if off is not NULL, block_off of them.  Codes are decoded once a
+ * row, a scale and a minimum once for the columns which share them: block by block and bit by bit this was most of the
+ * time that a row of the kernel table took on a GPU. */
 static inline void block_row(const moek_format *f, const void *rows, size_t row, int columns, double *to, double *off)
 {
     const moek_block *const b = moek_block_of(f->file_type);
-    const uint8_t *const at = (const uint8_t *)rows + row * moek_weight_bytes(f, MOEK_WEIGHTS_BLOCKS, (size_t)columns);
-    int c;
-    for (c = 0; c < columns; c++) {
-        const uint8_t *const block = at + (size_t)(c / b->columns) * b->bytes;
-        to[c] = block_weight(f, b, block, c % b->columns);
-        if (off) off[c] = block_off(f, b, block, c % b->columns);
-    }
+    const uint8_t *block = (const uint8_t *)rows + row * moek_weight_bytes(f, MOEK_WEIGHTS_BLOCKS, (size_t)columns);
+    const int bits = ref_element(f->w, 0)->width;
+    double number[256], scale = 0, min = 0;
+    int c, i;
+    for (i = 0; i < 1 << bits; i++) number[i] = ref_decode(ref_element(f->w, 0), (unsigned)i);
+    for (; columns > 0; columns -= b->columns, block += b->bytes, to += b->columns, off += off ? b->columns : 0)
+        for (c = 0; c < b->columns && c < columns; c++) {
+            if (c % b->scale.of.columns == 0) scale = block_factor(&b->scale, block, c);
+            if (b->sign && c % b->min.of.columns == 0) min = block_factor(&b->min, block, c);
+            to[c] = block_sum(b, number[block_get(b->plane, b->planes, block, c)], scale, min);
+            if (off) off[c] = block_off(b, bits, to[c], scale, min);
+        }
 }
 
 /* Mean and deviation of an element's numbers, if all codes are as frequent. */
