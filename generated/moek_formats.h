@@ -28,7 +28,8 @@
  *
  * For gemm/fragments_blocks.cuh, the same formats tiled: bits of the planes of a code and of a scale or minimum; TOPS,
  * how many f16 multiply these; SIGN of minimums; tiled_scale: their number; CODEBOOK: codebook makes integers, 128
- * more, of four codes. */
+ * more, of four codes.  For steps/repack_blocks.cuh: all facts of the block, its type, and where its scales and
+ * minimums lie, bytes HEAD_FIRST to HEAD_END - 1. */
 #ifndef MOEK_FORMATS_H
 #define MOEK_FORMATS_H
 #include "../include/moek/kernel/blocks.h"
@@ -861,8 +862,19 @@ struct moek_format_q8_0_a16_ {
     enum {
         BLOCK_BYTES = 34, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
-        PLANE_BITS = 8, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0
+        PLANE_BITS = 8, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0,
+        BLOCK_TYPE = 8, HEAD_FIRST = 0, HEAD_END = 2
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q8_0", 8, 34, 32, 1, 1, 0,
+      { { 2, 8, 32, 32, 0, 0, 8 } },
+      { { MOEK_SCALE_TYPE_FP16, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 0, 16, 1, 1, 0, 0, 16 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -913,8 +925,19 @@ struct moek_format_q4_0_a16_ {
     enum {
         BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 4, MIDDLE = 8, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0,
+        BLOCK_TYPE = 2, HEAD_FIRST = 0, HEAD_END = 2
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q4_0", 2, 18, 32, 1, 1, 0,
+      { { 2, 4, 32, 16, 0, 0, 4 } },
+      { { MOEK_SCALE_TYPE_FP16, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 0, 16, 1, 1, 0, 0, 16 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -961,8 +984,20 @@ struct moek_format_q4_1_a16_ {
     enum {
         BLOCK_BYTES = 20, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1,
         CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1,
+        BLOCK_TYPE = 3, HEAD_FIRST = 0, HEAD_END = 4
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q4_1", 3, 20, 32, 1, 1, 1,
+      { { 4, 4, 32, 16, 0, 0, 4 } },
+      { { MOEK_SCALE_TYPE_FP16, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 0, 16, 1, 1, 0, 0, 16 } } },
+      { { MOEK_SCALE_TYPE_FP16, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 2, 16, 1, 1, 0, 0, 16 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1010,8 +1045,19 @@ struct moek_format_q5_0_a16_ {
     enum {
         BLOCK_BYTES = 22, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 5, MIDDLE = 16, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0,
+        BLOCK_TYPE = 6, HEAD_FIRST = 0, HEAD_END = 2
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q5_0", 6, 22, 32, 1, 2, 0,
+      { { 6, 4, 32, 16, 0, 0, 4 }, { 2, 1, 8, 1, 0, 0, 1 } },
+      { { MOEK_SCALE_TYPE_FP16, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 0, 16, 1, 1, 0, 0, 16 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1063,8 +1109,20 @@ struct moek_format_q5_1_a16_ {
     enum {
         BLOCK_BYTES = 24, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1,
         CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1,
+        BLOCK_TYPE = 7, HEAD_FIRST = 0, HEAD_END = 4
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q5_1", 7, 24, 32, 1, 2, 1,
+      { { 8, 4, 32, 16, 0, 0, 4 }, { 4, 1, 8, 1, 0, 0, 1 } },
+      { { MOEK_SCALE_TYPE_FP16, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 0, 16, 1, 1, 0, 0, 16 } } },
+      { { MOEK_SCALE_TYPE_FP16, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 2, 16, 1, 1, 0, 0, 16 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1117,8 +1175,20 @@ struct moek_format_q2_k_a16_ {
     enum {
         BLOCK_BYTES = 84, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 1,
         CODE_BITS = 2, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 2, MORE_BITS = 0, SCALE_BITS = 4, TOPS = 2, CODEBOOK = 0, SIGN = -1
+        PLANE_BITS = 2, MORE_BITS = 0, SCALE_BITS = 4, TOPS = 2, CODEBOOK = 0, SIGN = -1,
+        BLOCK_TYPE = 10, HEAD_FIRST = 0, HEAD_END = 16
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q2_K", 10, 84, 256, 20, 1, -1,
+      { { 16, 2, 128, 32, 0, 0, 2 } },
+      { { MOEK_SCALE_TYPE_U4, 1, 16 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 1, 80,
+        { { 0, 4, 16, 16, 0, 0, 0 } } },
+      { { MOEK_SCALE_TYPE_U4, 1, 16 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 1, 82,
+        { { 0, 4, 16, 16, 0, 4, 0 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1170,8 +1240,19 @@ struct moek_format_q3_k_a16_ {
     enum {
         BLOCK_BYTES = 110, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0,
         CODE_BITS = 3, MIDDLE = 4, SHARED_WORDS = 1,
-        PLANE_BITS = 2, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 0, SIGN = 0
+        PLANE_BITS = 2, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 0, SIGN = 0,
+        BLOCK_TYPE = 11, HEAD_FIRST = 96, HEAD_END = 108
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q3_K", 11, 110, 256, 20, 2, 0,
+      { { 32, 2, 128, 32, 0, 0, 2 }, { 0, 1, 256, 32, 0, 0, 1 } },
+      { { MOEK_SCALE_TYPE_U6B32, 1, 16 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 2, 108,
+        { { 96, 4, 16, 8, 0, 0, 4 }, { 104, 2, 16, 4, 0, 0, 2 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1225,8 +1306,20 @@ struct moek_format_q4_k_a16_ {
     enum {
         BLOCK_BYTES = 144, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1,
         CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1,
+        BLOCK_TYPE = 12, HEAD_FIRST = 4, HEAD_END = 16
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q4_K", 12, 144, 256, 6, 1, -1,
+      { { 16, 4, 64, 32, 0, 0, 4 } },
+      { { MOEK_SCALE_TYPE_U6, 1, 32 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 2, 0,
+        { { 4, 4, 8, 4, 8, 0, 0 }, { 4, 2, 8, 4, 0, 4, 2 } } },
+      { { MOEK_SCALE_TYPE_U6, 1, 32 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 2, 2,
+        { { 8, 4, 8, 4, 4, 0, 4 }, { 8, 2, 8, 4, 0, 4, 2 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1280,8 +1373,20 @@ struct moek_format_q5_k_a16_ {
     enum {
         BLOCK_BYTES = 176, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1,
         CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1,
+        BLOCK_TYPE = 13, HEAD_FIRST = 4, HEAD_END = 16
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q5_K", 13, 176, 256, 7, 2, -1,
+      { { 48, 4, 64, 32, 0, 0, 4 }, { 16, 1, 256, 32, 0, 0, 1 } },
+      { { MOEK_SCALE_TYPE_U6, 1, 32 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 2, 0,
+        { { 4, 4, 8, 4, 8, 0, 0 }, { 4, 2, 8, 4, 0, 4, 2 } } },
+      { { MOEK_SCALE_TYPE_U6, 1, 32 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 2, 2,
+        { { 8, 4, 8, 4, 4, 0, 4 }, { 8, 2, 8, 4, 0, 4, 2 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1340,8 +1445,19 @@ struct moek_format_q6_k_a16_ {
     enum {
         BLOCK_BYTES = 210, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0,
         CODE_BITS = 6, MIDDLE = 32, SHARED_WORDS = 2,
-        PLANE_BITS = 4, MORE_BITS = 2, SCALE_BITS = 8, TOPS = 1, CODEBOOK = 0, SIGN = 0
+        PLANE_BITS = 4, MORE_BITS = 2, SCALE_BITS = 8, TOPS = 1, CODEBOOK = 0, SIGN = 0,
+        BLOCK_TYPE = 14, HEAD_FIRST = 192, HEAD_END = 208
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "q6_K", 14, 210, 256, 8, 2, 0,
+      { { 0, 4, 128, 64, 0, 0, 4 }, { 128, 2, 128, 32, 0, 0, 2 } },
+      { { MOEK_SCALE_TYPE_S8, 1, 16 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 1, 208,
+        { { 192, 8, 16, 16, 0, 0, 8 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1394,8 +1510,19 @@ struct moek_format_iq4_nl_a16_ {
     enum {
         BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 1, SIGN = 0
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 1, SIGN = 0,
+        BLOCK_TYPE = 20, HEAD_FIRST = 0, HEAD_END = 2
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "iq4_nl", 20, 18, 32, 1, 1, 0,
+      { { 2, 4, 32, 16, 0, 0, 4 } },
+      { { MOEK_SCALE_TYPE_FP16, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 0, 16, 1, 1, 0, 0, 16 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1446,8 +1573,19 @@ struct moek_format_iq4_xs_a16_ {
     enum {
         BLOCK_BYTES = 136, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 1, SIGN = 0
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 1, SIGN = 0,
+        BLOCK_TYPE = 23, HEAD_FIRST = 2, HEAD_END = 8
     };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "iq4_xs", 23, 136, 256, 20, 1, 0,
+      { { 8, 4, 32, 16, 0, 0, 4 } },
+      { { MOEK_SCALE_TYPE_U6B32, 1, 32 }, { MOEK_SCALE_TYPE_FP16, 1, 256 }, 2, 0,
+        { { 4, 4, 2, 1, 0, 0, 4 }, { 2, 2, 4, 1, 0, 0, 2 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {

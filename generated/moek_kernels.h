@@ -260,6 +260,18 @@
     X(DOWN, MOEK_INT4_A8, 0, 0, 80) \
     X(DOWN, MOEK_NVFP4_A4, 0, 0, 80) \
     X(COMBINE, 0, 0, 0, 80) \
+    X(REPACK, MOEK_Q8_0_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q4_0_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q4_1_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q5_0_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q5_1_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q2_K_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q3_K_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q4_K_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q5_K_A16, 0, 0, 80) \
+    X(REPACK, MOEK_Q6_K_A16, 0, 0, 80) \
+    X(REPACK, MOEK_IQ4_NL_A16, 0, 0, 80) \
+    X(REPACK, MOEK_IQ4_XS_A16, 0, 0, 80) \
     X(REPACK, 0, 0, 0, 80) \
     X(UP, MOEK_INT8_A8, 0, 0, 13) \
     X(UP, MOEK_MXFP4_S8, 0, 0, 13) \
@@ -780,6 +792,9 @@
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 #include "combine_simt_sm80.h"
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+#include "repack_blocks_sm80.h"
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 #include "repack_simt_sm80.h"
@@ -3888,6 +3903,42 @@ MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 32, 80, 128, 55936, moek_down_iq4_xs_
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op = \"combine\", template = \"combine_simt\", hidden = 0, arch = \"sm80\", t = 128 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q8_0_A16, 0, 1, 0, 80, 256, 0, moek_repack_q8_0_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q8_0_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q4_0_A16, 0, 1, 0, 80, 256, 0, moek_repack_q4_0_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q4_0_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q4_1_A16, 0, 1, 0, 80, 256, 0, moek_repack_q4_1_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q4_1_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q5_0_A16, 0, 1, 0, 80, 256, 0, moek_repack_q5_0_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q5_0_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q5_1_A16, 0, 1, 0, 80, 256, 0, moek_repack_q5_1_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q5_1_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q2_K_A16, 0, 1, 0, 80, 256, 0, moek_repack_q2_k_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q2_k_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q3_K_A16, 0, 1, 0, 80, 256, 0, moek_repack_q3_k_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q3_k_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q4_K_A16, 0, 1, 0, 80, 256, 0, moek_repack_q4_k_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q4_k_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q5_K_A16, 0, 1, 0, 80, 256, 0, moek_repack_q5_k_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q5_k_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_Q6_K_A16, 0, 1, 0, 80, 256, 0, moek_repack_q6_k_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"q6_k_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_IQ4_NL_A16, 0, 1, 0, 80, 256, 0, moek_repack_iq4_nl_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"iq4_nl_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+MOEK_KERNEL(REPACK, MOEK_IQ4_XS_A16, 0, 1, 0, 80, 256, 0, moek_repack_iq4_xs_a16_on_sm80_t256, "{ op = \"repack\", template = \"repack_blocks\", quant = \"iq4_xs_a16\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(REPACK, 0, 0, 1, 0, 80, 256, 0, moek_repack_on_sm80_t256, "{ op = \"repack\", template = \"repack_simt\", arch = \"sm80\", t = 256 },", 0, 0, 0, 0, 0, 0, 0, 0, 0)

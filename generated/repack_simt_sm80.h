@@ -29,11 +29,6 @@ moek_repack_on_sm80_t256_zeros_(const moek_repack_args args)
 {
     moek_repack_simt_<256>::zeros(args);
 }
-static __global__ void __launch_bounds__(256)
-moek_repack_on_sm80_t256_blocks_(const moek_repack_blocks_ args)
-{
-    moek_repack_simt_<256>::blocks(args);
-}
 MOEK_LAUNCHER moek_repack_on_sm80_t256(const void *args, moek_stream stream)
 {
     return moek_launch_repack_simt_<256>(
@@ -41,8 +36,7 @@ MOEK_LAUNCHER moek_repack_on_sm80_t256(const void *args, moek_stream stream)
         moek_repack_on_sm80_t256_k_,
         moek_repack_on_sm80_t256_fragments_,
         moek_repack_on_sm80_t256_scales_,
-        moek_repack_on_sm80_t256_zeros_,
-        moek_repack_on_sm80_t256_blocks_);
+        moek_repack_on_sm80_t256_zeros_);
 }
 #endif
 #endif

@@ -339,7 +339,8 @@ typedef struct moek_combine_args {
  *                most 4] words of 32 bits.  Lane 4g + q of warp v has rows 16v + g and 16v + 8 + g, of each 16 of k the
  *                columns 2q, 2q + 1, 2q + 8 and 2q + 9.  Of 16 of k number i, code (row, column) is number
  *                4i + row / 8 % 2 + column / 8 * 2: in word b * number / 16, from bit b * number % 16 on of the low
- *                half if the column is even, else of the high half.
+ *                half if the column is even, else of the high half.  (Rows for GPUs that have a format do this to its
+ *                blocks, and nothing else; the row without a format refuses blocks.)
  *   panels (MOEK_WEIGHTS_PANELS): what kernels of CPUs read; rows of cpu do this and blocks, and nothing else; others
  *   refuse it.
  *   n is a multiple of 16.  Gated: to(gate_first + i * w_step) = i / 16 * 32 + i % 16, to(up_first + i * w_step) =

@@ -6,16 +6,13 @@
  * Weights of 4 or 8 bits, and scales and zero points of 4 bits, for kernels that take weights from registers
  *   (moek/ops.h draws the order): a thread has two rows, g and g + 8 of 16, and 64 of k (8 bits: 32), or the scales or
  *   zero points of these.
- * Blocks of GGUF files (moek/kernel/file_tiles.h): a thread has a lane's codes of a unit, every fourth one two rows of
- *   its scales, too; back, a block of a row.
+ * Blocks of GGUF files are repack_blocks.cuh's.
  */
 #ifndef MOEK_STEPS_REPACK_SIMT_CUH
 #define MOEK_STEPS_REPACK_SIMT_CUH
 #include "../../include/moek/kernel/cuda.h"
 #include "../../include/moek/kernel/file_tiles.h"
 
-/* What is handed to the kernel for blocks. */
-typedef struct moek_repack_blocks_ { moek_repack_args args; moek_block block; } moek_repack_blocks_;
 template <int THREADS> struct moek_repack_simt_ {
     MOEK_DEVICE void bytes(const moek_repack_args a)
     {
@@ -225,39 +222,6 @@ template <int THREADS> struct moek_repack_simt_ {
             *second = (unsigned char)(x >> 4 | (y & 0xf0));
         }
     }
-
-    /* Blocks of files: a lane's part of a unit; back: a block of a row. */
-    MOEK_DEVICE void blocks(const moek_repack_blocks_ &of)
-    {
-        const moek_repack_args *const a = &of.args;
-        const moek_block *const b = &of.block;
-        const moek_file_tiles_ t = moek_file_tiles_of_(b);
-        const unsigned long long thread = (unsigned long long)blockIdx.x * THREADS + threadIdx.x;
-        const unsigned blocks = (unsigned)a->w_rows / 64, per = (unsigned)(a->row_bytes / (unsigned)b->bytes);
-        const unsigned units = a->back ? per : per * (unsigned)b->columns / 64, lanes = a->back ? 64 : 128;
-        const unsigned lane = (unsigned)(thread % lanes), u = (unsigned)(thread / lanes % units);
-        const unsigned long long w_block = thread / lanes / units;
-        const size_t e = (size_t)(w_block / blocks), rows_before = e * (size_t)a->w_rows;
-        const int j0 = (int)(w_block % blocks) * 64, first = (int)u * 64;
-        uint8_t *const plain = (uint8_t *)(a->back ? a->to : (void *)(uintptr_t)a->from) + rows_before * a->row_bytes;
-        uint8_t *const tiles = (uint8_t *)(a->back ? (void *)(uintptr_t)a->from : a->to) +
-                               (rows_before + j0) * a->row_bytes;
-        if (e >= (size_t)a->experts) return;
-        if (a->back) {
-            moek_file_tile_back_(plain + moek_file_tile_row_(a, j0 + (int)lane) * a->row_bytes +
-                                 (size_t)u * (unsigned)b->bytes, tiles, b, (int)lane, (int)u);
-            return;
-        }
-        uint8_t *const block = tiles + (size_t)(u / t.units) * (size_t)(t.units * t.unit + 64 * t.top);
-        uint8_t *const unit = block + u % t.units * t.unit;
-        const int of_codes = j0 + (int)lane / 32 * 16 + (int)lane % 32 / 4, r = (int)lane / 2;
-        moek_file_tile_codes_(unit, b, (int)lane, plain + moek_file_tile_row_(a, of_codes) * a->row_bytes,
-                         plain + moek_file_tile_row_(a, of_codes + 8) * a->row_bytes, first);
-        if (lane % 4 == 0)
-            moek_file_tile_heads_(unit, u % t.units ? NULL : block + t.units * t.unit, b, r,
-                             plain + moek_file_tile_row_(a, j0 + r) * a->row_bytes,
-                             plain + moek_file_tile_row_(a, j0 + r + 1) * a->row_bytes, first);
-    }
 };
 
 /* Launches one of such kernels.  args NULL: makes them ready. */
@@ -266,25 +230,14 @@ static MOEK_UNUSED moek_status moek_launch_repack_simt_(const void *args, moek_s
                                                         void (*bytes_kernel)(moek_repack_args),
                                                         void (*fragments_kernel)(moek_repack_args),
                                                         void (*scales_kernel)(moek_repack_args),
-                                                        void (*zeros_kernel)(moek_repack_args),
-                                                        void (*blocks_kernel)(moek_repack_blocks_))
+                                                        void (*zeros_kernel)(moek_repack_args))
 {
     enum { WARPS = THREADS / 32 };
     const moek_repack_args *const a = (const moek_repack_args *)args;
     unsigned long long units;
     if (!a) return MOEK_READY_(bytes_kernel, 0);
     if (a->experts < 1) return MOEK_OK;
-    if (a->panels) return MOEK_E_ARGUMENT;
-    if (a->block) {
-        const moek_repack_blocks_ of = { *a, *a->block };
-        const unsigned bytes = (unsigned)of.block.bytes, columns = (unsigned)of.block.columns;
-        if (!moek_file_tiles_take_(a, &of.block)) return MOEK_E_ARGUMENT;
-        units = a->row_bytes / bytes * (a->back ? 64 : 2 * columns) * (unsigned long long)(a->w_rows / 64) *
-                (unsigned)a->experts;
-        units = (units + THREADS - 1) / THREADS;
-        if (units > 0x7fffffff) return MOEK_E_ARGUMENT;
-        return MOEK_LAUNCH_(blocks_kernel, (unsigned)units, THREADS, 0, stream, of);
-    }
+    if (a->panels || a->block) return MOEK_E_ARGUMENT;
     if (a->zeros && (a->codes || (a->group != 1 && a->group != 2))) return MOEK_E_ARGUMENT;
     if (a->codes || a->group) {
         const int group = a->codes ? 32 : a->zeros ? 1 : a->group, each = a->scale_bytes;

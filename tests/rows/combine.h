@@ -136,27 +136,53 @@ static void test_panels(void)
             repack_case(1 + i % 3, n, layout, units, 0, 0, 0, 0, 0, 1);
         }
 }
-/* Blocks of all formats that have any, one and more a row; of blocks of 32 columns an even number. */
+/* Blocks of a format, so many a row: of the row's format, or of all that have any.  In blocks of 32 columns an even
+ * number.  A row of a GPU: more of them, for it takes 512 columns at a time. */
+static void tiled_blocks_case(int i, int layout, int blocks)
+{
+    const moek_format *const f = moek_format_of(i);
+    repack_block = moek_block_of(f->file_type);
+    repack_case(1 + (i + layout) % 2, 64 * (1 + (i + layout) % 3), layout,
+                (size_t)(blocks * (f->file_columns < 64 ? 2 : 1)) * (size_t)f->file_bytes, 0, 0, 0, 0, 0, 0);
+    repack_block = NULL;
+}
 static void test_tiled_blocks(void)
 {
-    int i, layout;
+    static const int more[] = { 1, 2, 3, 4, 5, 7, 8, 9, 13, 17 };
+    int i, j, layout;
+    for (i = 1; i <= FORMATS; i++) {
+        if (!moek_format_of(i) || !moek_format_of(i)->only_blocks || (now.row->quant && now.row->quant != i)) continue;
+        for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)
+            if (!now.row->quant) tiled_blocks_case(i, layout, 1 + (i + layout) % 3);
+            else
+                for (j = layout % 2; j < COUNT(more); j += now.thin ? 3 : 1) tiled_blocks_case(i, layout, more[j]);
+    }
+}
+/* A row for a format's blocks takes no others, nor anything else; a row without a format no blocks. */
+static void test_refuses_blocks(void)
+{
+    moek_repack_args a;
+    int i;
+    memset(&a, 0, sizeof a);
+    a.experts = 1, a.w_rows = a.n = 64, a.from = out(1), a.to = out(1);
     for (i = 1; i <= FORMATS; i++) {
         const moek_format *const f = moek_format_of(i);
-        if (!f || !f->only_blocks) continue;
-        repack_block = moek_block_of(f->file_type);
-        for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++) {
-            const size_t blocks = (size_t)(1 + (i + layout) % 3) * (f->file_columns < 64 ? 2 : 1);
-            repack_case(1 + (i + layout) % 2, 64 * (1 + (i + layout) % 3), layout, blocks * (size_t)f->file_bytes, 0, 0,
-                        0, 0, 0, 0);
-        }
+        if (!f || !f->only_blocks || i == now.row->quant) continue;
+        a.block = moek_block_of(f->file_type);
+        a.row_bytes = 512u / (unsigned)f->file_columns * (size_t)f->file_bytes;
+        CHECK(now.row->launch(&a, NULL) == MOEK_E_ARGUMENT, "%s takes blocks of %s", now.row->name, f->name);
     }
-    repack_block = NULL;
+    a.block = NULL, a.row_bytes = 128;
+    if (now.row->quant) CHECK(now.row->launch(&a, NULL) == MOEK_E_ARGUMENT, "%s takes lines", now.row->name);
+    rows_clear();
 }
 static void test_repack(void)
 {
     static const int sizes[] = { 8, 16, 40, 264, 1032 }, steps[] = { 1, 2, 5, 33, 56 };
     int i, layout;
     if (now.row->arch < MOEK_ARCH_SM80) { test_panels(), test_tiled_blocks(); return; }
+    test_refuses_blocks();
+    if (now.row->quant) { test_tiled_blocks(); return; }
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */
         for (i = 0; i < (now.thin ? 5 : SMALL ? 12 : 25); i++)
             repack_case(1 + i % 3, sizes[i % COUNT(sizes)], layout, 128 * (size_t)steps[(i + i / 5) % COUNT(steps)],
@@ -173,7 +199,6 @@ static void test_repack(void)
             repack_case(1 + i % 3, n, layout, 32 * units, i % 2 ? MOEK_ELEMENT_E4M3 : MOEK_ELEMENT_S8,
                         MOEK_ELEMENT_T, 0, 0, 0, 0);
         }
-    test_tiled_blocks();
 }
 
 /* ---- expand ------------------------------------------------------------------------------------------------------ */

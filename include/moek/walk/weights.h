@@ -74,7 +74,8 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
         return MOEK_E_ARGUMENT;
     if (what == MOEK_REPACK_ZEROS_ && !f->zero) return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_KERNELS_ && !k; i++)
-        if (moek_table_[i].op == MOEK_OP_REPACK && moek_runs_on_(&moek_table_[i], plan->arch)) k = &moek_table_[i];
+        if (moek_table_[i].op == MOEK_OP_REPACK && moek_runs_on_(&moek_table_[i], plan->arch) &&
+            (!moek_table_[i].quant || moek_table_[i].quant == f->number)) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
     if (host ? stream != NULL : moek_device_current_() != plan->device) return MOEK_E_ARGUMENT;
     if (!(host ? moek_can_panel_ : moek_can_tile_)(&plan->config, op)) return MOEK_E_ARGUMENT;
