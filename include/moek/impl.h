@@ -17,6 +17,7 @@
 #include "plan/bounds.h"
 #include "plan/rule.h"
 #include "plan/workspace.h"
+#include "plan/gemms.h"
 #include "plan/plan.h"
 #include "plan/choose.h"
 #include "plan/alignment.h"

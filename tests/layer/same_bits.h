@@ -21,11 +21,54 @@ static moek_status by_pairs(const moek_plan *plan, const moek_args *args, moek_s
     if (s == MOEK_OK) s = moek_experts_apply(&step, stream);
     return s == MOEK_OK ? moek_finalize(&step, stream) : s;
 }
-/* A plan is a value: a copy runs as well. */
+/* A plan is a value: a copy runs as well, also when the first is gone. */
 static moek_status by_copy(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
-    const moek_plan copy = *plan;
-    return moek_run(&copy, args, stream);
+    moek_plan *const first = (moek_plan *)(uintptr_t)plan, copy = *plan;       /* (a layer's own, and no constant) */
+    moek_status s;
+    memset(first, 0x5b, sizeof *first);
+    s = moek_run(&copy, args, stream);
+    *first = copy;
+    return s;
+}
+/* Bound anew: what was bound before, and is not there now, is gone. */
+static moek_weights without_biases(const moek_plan *plan)
+{
+    moek_weights w = plan->weights;
+    w.w_up_bias = w.w_gate_bias = w.w_down_bias = NULL;
+    return w;
+}
+static moek_status bound_again(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    const moek_weights w = without_biases(plan);
+    moek_plan copy = *plan;
+    moek_status s = moek_plan_bind(&copy, &w);
+    if (s == MOEK_OK) s = moek_plan_bind(&copy, &plan->weights);
+    return s == MOEK_OK ? moek_run(&copy, args, stream) : s;
+}
+static moek_status bound_without(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    const moek_weights w = without_biases(plan);
+    moek_plan fresh;
+    moek_status s = moek_plan_init(&fresh, &plan->config);
+    if (s == MOEK_OK) s = moek_plan_bind(&fresh, &w);
+    return s == MOEK_OK ? moek_run(&fresh, args, stream) : s;
+}
+static moek_status bound_with_and_without(const moek_plan *plan, const moek_args *args, moek_stream stream)
+{
+    const moek_weights w = without_biases(plan);
+    moek_plan copy = *plan;
+    const moek_status s = moek_plan_bind(&copy, &w);
+    return s == MOEK_OK ? moek_run(&copy, args, stream) : s;
+}
+static void same_bound_again(layer *l, const uint16_t *y)
+{
+    uint16_t *const plain = l->w.w_down_bias ? layer_y(l, bound_without) : NULL;
+    layer_same(l, bound_again, y, "weights bound again");
+    if (!plain) return;
+    layer_same(l, bound_with_and_without, plain, "weights bound again, without biases");
+    CHECK(memcmp(plain, y, layer_y_bytes(l)), "%s: biases do not matter", l->what);
+    free(plain);
 }
 static moek_status in_place(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
@@ -100,6 +143,7 @@ static void test_same_bits(void)
                 layer_same(&l, by_stages, y, "stage by stage");
                 layer_same(&l, by_pairs, y, "prepare and finalize");
                 layer_same(&l, by_copy, y, "a copied plan");
+                same_bound_again(&l, y);
                 layer_same(&l, in_place, y, "y in the place of x");
                 layer_same(&l, token_by_token, y, "a token alone");
                 second_workspace = mem_alloc(layer_arch, moek_workspace_size(&l.plan));
@@ -278,6 +322,7 @@ static void test_one_launch(void)
                 layer_state = layer_zeros(moek_state_size());
                 y = layer_y(&l, moek_run);
                 layer_same(&l, by_copy, y, "a copied plan");
+                same_bound_again(&l, y);
                 layer_same(&l, in_place, y, "y in the place of x");
 #if MEM_CUDA
                 layer_same(&l, by_graph, y, "a graph");

@@ -63,10 +63,11 @@ static int moek_weight_alignment_(const moek_plan *plan, int op)
 }
 static int moek_alignment_of_(const moek_plan *plan, const moek_address_ *a)
 {
-    const int op = strncmp(a->name, "w_down", 6) ? MOEK_OP_UP : MOEK_OP_DOWN;
-    if (a->bytes == MOEK_BY_WEIGHTS_) return moek_weight_alignment_(plan, op);
+    int op;
+    if (a->bytes > 0) return a->bytes;                 /* (a run asks of each address) */
     if (a->bytes == MOEK_BY_LOGITS_) return (int)moek_logit_bytes_(plan->config.logits_dtype);
-    if (a->bytes > 0) return a->bytes;
+    op = strncmp(a->name, "w_down", 6) ? MOEK_OP_UP : MOEK_OP_DOWN;
+    if (a->bytes == MOEK_BY_WEIGHTS_) return moek_weight_alignment_(plan, op);
     return moek_scale_alignment_(plan, op, a->bytes == MOEK_BY_ZEROS_);
 }
 

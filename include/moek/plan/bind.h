@@ -2,14 +2,7 @@
 #ifndef MOEK_BIND_H
 #define MOEK_BIND_H
 #include "alignment.h"
-
-/* How groups score: as asked, else as the method says, but for a bias. */
-static int moek_group_score_(const moek_plan *plan)
-{
-    const int own = moek_method_of_(plan->config.routing)->group_score;
-    if (plan->config.group_score) return plan->config.group_score;
-    return plan->weights.router_bias ? MOEK_GROUP_SCORE_TOP2 : own;
-}
+#include "gemms.h"
 
 /* What a router's weights must be beside each other, and beside the config. */
 static moek_status moek_check_router_weights_(const moek_config *c, const moek_weights *w, moek_text_ *why)
@@ -193,6 +186,8 @@ moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights)
                "there are fewer physical than logical experts");
 #undef MOEK_NEED_
     plan->weights = *weights;
+    moek_bind_gemms_(plan);
+    moek_bind_router_(plan);
     plan->bound = 1;
     return MOEK_OK;
 }

@@ -3,6 +3,7 @@
 #ifndef MOEK_CHOSEN_H
 #define MOEK_CHOSEN_H
 #include <stddef.h>
+#include "../ops.h"
 
 struct moek_kernel;
 
@@ -37,6 +38,8 @@ typedef struct moek_chosen {
     moek_bound bound[MOEK_MAX_TILES];
     int mhz, gbs, l2_kb;              /* of the device, if so.  gbs: else of the H200                                 */
     size_t places[MOEK_PLACES];       /* where parts of the workspace begin (moek/plan/workspace.h)                   */
+    moek_gemm_args gemm[2];           /* up, down: sizes, and once bound the weights; a run adds the rest             */
+    moek_route_args router;           /* once bound: the same of routing                                              */
 } moek_chosen;
 
 typedef struct moek_details {

@@ -3,6 +3,7 @@
 #ifndef MOEK_PLAN_H
 #define MOEK_PLAN_H
 #include <string.h>
+#include "gemms.h"
 #include "tuned.h"
 #include "workspace.h"
 
@@ -296,6 +297,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
     plan->rows_per_expert = (int)per_expert;
     if ((status = moek_choose_kernels_(o, arch, plan)) != MOEK_OK) return status;
     if ((status = moek_ready_kernels_(o, plan)) != MOEK_OK) return status;
+    moek_size_gemms_(plan);
     moek_choose_tuned_(o, plan);
     moek_compute_bounds_(plan, &o->device);
     plan->workspace_size = moek_layout_(plan, plan->chosen.places);

@@ -18,6 +18,7 @@ static int moek_local_(const moek_plan *plan) { return plan->chosen.one_rank && 
 static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
 {
     const moek_config *c = &plan->config;
+    const moek_format *const of = moek_format_of(c->quant);
     const int matrices = moek_act_gated_(c->act) ? 3 : 2, columns = matrices == 3 ? 128 : 256;
     moek_facts_ f;
     memset(&f, 0, sizeof f);
@@ -26,18 +27,17 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.expert = (long long)c->hidden * c->inter * matrices;
     f.up_tiles = (c->inter + columns - 1) / columns;
     f.down_tiles = (c->hidden + 255) / 256;
-    f.quantizes = moek_quantizes_(c->quant);
+    f.quantizes = of->x_bits < 16;
     f.by_row = moek_by_row_(c->quant);
-    f.integers = moek_format_of(c->quant)->x == MOEK_ELEMENT_S8;
-    f.x_columns = moek_x_scale_(c->quant)->columns;
+    f.integers = of->x == MOEK_ELEMENT_S8;
+    f.x_columns = of->x_scale.columns;
     f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED &&
                   (moek_in_fragments_(c->quant) || moek_in_fragments_(moek_down_quant_(c)));
     f.layers = plan->chosen.layers;
     f.mma = plan->chosen.tiles && moek_by_mma_(plan->chosen.up[0]);
     f.gbs = plan->chosen.gbs;
-    f.w_bits = moek_format_of(c->quant)->w_bits;
-    f.sets = plan->chosen.cpu &&
-             (!MOEK_PLAIN_IS_WIDE_ || moek_in_blocks_(moek_format_of(c->quant), c->weight_layout));
+    f.w_bits = of->w_bits;
+    f.sets = plan->chosen.cpu && (!MOEK_PLAIN_IS_WIDE_ || moek_in_blocks_(of, c->weight_layout));
     f.rows = rows;
     f.slots = (long long)rows * plan->slots;
     f.used = f.slots < plan->local_experts ? f.slots : plan->local_experts;

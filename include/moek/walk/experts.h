@@ -32,29 +32,27 @@ static moek_status moek_sort_x_(const moek_step *step, const moek_table_work_ *w
     return plan->chosen.quant->launch(&q, stream);
 }
 
-/* Arguments shared by the kernels that do up and down in one launch: both weight sets, and where quantized h goes, with
- * static scales or with the scales that the kernel finds. */
-static void moek_both_gemms_(const moek_step *step, const moek_table_work_ *w, moek_gemm_args *up, moek_gemm_args *down)
+/* down of the kernels that do up and down in one launch: where h goes, quantized with static scales or with the scales
+ * that the kernel finds. */
+static moek_gemm_args moek_down_in_one_(const moek_step *step, const moek_table_work_ *w)
 {
     const moek_plan *plan = step->plan;
-    moek_up_weights_(plan, up);
-    moek_down_weights_(plan, down);
-    down->a = moek_quantizes_(plan->config.quant) ? w->hq.q : w->h;
-    down->a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.h_scale : w->hq.scale;
-    down->out = step->out;
+    moek_gemm_args down = *moek_gemm_of_(plan, MOEK_OP_DOWN);
+    down.a = moek_quantizes_(plan->config.quant) ? w->hq.q : w->h;
+    down.a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.h_scale : w->hq.scale;
+    down.out = step->out;
+    return down;
 }
 
-/* Up, quantization of h and down by an mlp kernel.  g: the arguments of up, without weights. */
+/* Up, quantization of h and down by an mlp kernel. */
 static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, const moek_table_work_ *w,
-                             const moek_gemm_args *g, moek_stream stream)
+                             moek_gemm_args *up, moek_stream stream)
 {
-    moek_gemm_args up = *g, down = *g;
+    moek_gemm_args down = moek_down_in_one_(step, w);
     moek_mlp_args a;
-    moek_both_gemms_(step, w, &up, &down);
-    up.early = 1;
-    down.a_row_bytes = 0;
+    up->early = 1;
     down.rows.out_order = w->order;
-    a.up = &up; a.down = &down;
+    a.up = up; a.down = &down;
     a.flags = w->flags; a.ue8m0 = step->plan->config.ue8m0;
     return mlp->launch(&a, stream);
 }
@@ -82,98 +80,107 @@ static moek_status moek_expand_(const moek_plan *plan, const moek_table_work_ *w
     return status;
 }
 
+/* Slots in the order of experts: sorted, but where the up kernel sorts; and what g reads of the order. */
+static moek_status moek_sort_slots_(const moek_step *step, const moek_table_work_ *w, moek_gemm_args *g,
+                                    moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const moek_config *c = &plan->config;
+    const moek_details *how = &step->selection.details;
+    const moek_kernel *const mlp = step->selection.mlp, *const up = mlp ? mlp : plan->chosen.up[how->tile];
+    moek_sort_args s;
+    moek_status status;
+    memset(&s, 0, sizeof s);
+    s.slots = step->rows * plan->slots; s.experts = plan->local_experts;
+    s.block_m = up->m;
+    g->max_blocks = moek_max_blocks(s.slots, plan->local_experts, s.block_m);
+    s.ids = step->expert_ids;
+    s.counts = w->counts; s.offsets = w->offsets; s.order = w->order;
+    if (!mlp && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
+        s.block_expert = w->block_expert; s.block_row = w->block_row; s.num_blocks = w->num_blocks;
+    }
+    s.zeros = mlp ? mlp->flags + g->max_blocks : moek_gemm_flags_(plan, how->tile);
+    s.zero = s.zeros ? w->flags : NULL;
+    if (how->sorted_x) s.slot_row = w->slot_row;
+    if (moek_early_(plan, plan->chosen.sort) && moek_local_(plan))       /* 1: beside the quantization of x */
+        s.early = step->routed && !how->counts_ids ? 2
+                : (moek_quantizes_(c->quant) || c->router_weight_on_input) && !how->sorted_x;
+    if (!how->self_sorts && (status = plan->chosen.sort->launch(&s, stream)) != MOEK_OK) return status;
+    if (how->self_sorts || how->counts_ids) { g->ids = s.ids; g->slots = s.slots; }
+    g->rows.counts = w->counts; g->rows.offsets = w->offsets;
+    g->rows.block_expert = w->block_expert; g->rows.block_row = w->block_row; g->rows.num_blocks = w->num_blocks;
+    g->rows.order = w->order; g->rows.div = plan->slots;
+    return how->sorted_x ? moek_sort_x_(step, w, g, stream) : MOEK_OK;
+}
+
+/* Quantization of h, which lies as rows of g do. */
+static moek_status moek_quantize_h_(const moek_step *step, const moek_table_work_ *w, const moek_gemm_args *g,
+                                    moek_stream stream)
+{
+    const moek_plan *plan = step->plan;
+    const moek_config *c = &plan->config;
+    const moek_details *how = &step->selection.details;
+    const int of_h = moek_down_quant_(c), each = plan->rows_per_expert;
+    const size_t rows = each ? (size_t)g->experts * (size_t)each : (size_t)(step->rows * plan->slots);
+    moek_quant_args q = moek_quant_to_(plan, w->h, rows, (size_t)c->inter, w->hq);
+    q.ue8m0 = moek_rounds_up_(c, of_h);
+    q.static_scale = plan->weights.h_scale;
+    q.group_offset = moek_blocked_(of_h) ? c->inter_offset : 0;
+    if (each) { q.counts = g->rows.counts; q.rows_per_expert = each; }
+    else if (!how->self_sorts) q.row_limit = w->offsets + g->experts;
+    q.early = moek_early_(plan, plan->chosen.h_quant);
+    q.max_blocks = how->h_sms;
+    return plan->chosen.h_quant->launch(&q, stream);
+}
+
 static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
-    const moek_weights *weights = &plan->weights;
     const moek_details *how = &step->selection.details;
-    const moek_kernel *const mlp = step->selection.mlp;
     const moek_kernel *const up = plan->chosen.up[how->tile], *const down = plan->chosen.down[how->tile];
-    const int quantizes = moek_quantizes_(c->quant), of_h = moek_down_quant_(c), slots = step->rows * plan->slots;
+    const int batched = plan->rows_per_expert, quantizes_h = moek_quantizes_(moek_down_quant_(c));
     moek_table_work_ w = moek_table_work_of_(step);
-    moek_sort_args s;
-    moek_gemm_args g;
-    moek_quant_args q;
+    moek_gemm_args g = *moek_gemm_of_(plan, MOEK_OP_UP), d;
     moek_status status;
     (void)self;
 
     stream = moek_stream_of_step_(step, stream);
-    memset(&g, 0, sizeof g);
-    g.experts = plan->local_experts;
-    g.dtype = c->dtype;
-    g.a_rows = step->rows; g.a = step->a; g.a_scale = step->a_scale;
+    g.a_rows = batched ? g.experts * batched : step->rows;
+    g.a = step->a; g.a_scale = step->a_scale;
     g.a_row_bytes = (int)moek_x_bytes_(c->quant, step->a_stride);
-    g.rows.div = 1;
-    if (plan->rows_per_expert) {
-        g.a_rows = g.experts * plan->rows_per_expert;
-        g.rows_per_expert = plan->rows_per_expert;
+    if (batched) {
         g.max_blocks = (moek_live_rows_(step) + up->m - 1) / up->m;
         g.rows.counts = step->expert_tokens;
-    } else {
-        memset(&s, 0, sizeof s);
-        s.slots = slots; s.experts = plan->local_experts;
-        s.block_m = mlp ? mlp->m : up->m;
-        g.max_blocks = moek_max_blocks(slots, plan->local_experts, s.block_m);
-        s.ids = step->expert_ids;
-        s.counts = w.counts; s.offsets = w.offsets; s.order = w.order;
-        if (!mlp && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
-            s.block_expert = w.block_expert; s.block_row = w.block_row; s.num_blocks = w.num_blocks;
-        }
-        s.zeros = mlp ? mlp->flags + g.max_blocks : moek_gemm_flags_(plan, how->tile);
-        s.zero = s.zeros ? w.flags : NULL;
-        if (how->sorted_x) s.slot_row = w.slot_row;
-        if (moek_early_(plan, plan->chosen.sort) && moek_local_(plan))       /* 1: beside the quantization of x */
-            s.early = step->routed && !how->counts_ids ? 2
-                    : (quantizes || c->router_weight_on_input) && !how->sorted_x;
-        if (!how->self_sorts && (status = plan->chosen.sort->launch(&s, stream)) != MOEK_OK) return status;
-        if (how->self_sorts || how->counts_ids) { g.ids = step->expert_ids; g.slots = slots; }
-        g.rows.counts = w.counts; g.rows.offsets = w.offsets;
-        g.rows.block_expert = w.block_expert; g.rows.block_row = w.block_row; g.rows.num_blocks = w.num_blocks;
-        g.rows.order = w.order; g.rows.div = plan->slots;
-        if (how->sorted_x && (status = moek_sort_x_(step, &w, &g, stream)) != MOEK_OK) return status;
+    } else if ((status = moek_sort_slots_(step, &w, &g, stream)) != MOEK_OK) {
+        return status;
     }
+    if (step->selection.mlp) return moek_mlp_(step->selection.mlp, step, &w, &g, stream);
 
-    if (mlp) return moek_mlp_(mlp, step, &w, &g, stream);
-    moek_up_weights_(plan, &g);
     g.out = w.h;
     g.early = moek_early_(plan, up);
     g.split = w.split; g.split_flags = w.flags;
-    g.invariant = c->batch_invariant;
     if (how->requantizes) {
-        if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)weights->h_scale;
+        if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)plan->weights.h_scale;
         g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.epilogue.ue8m0 = c->ue8m0;
     }
     if (how->expands && (status = moek_expand_(plan, &w, &g, stream)) != MOEK_OK) return status;
     if ((status = up->launch(&g, stream)) != MOEK_OK) return status;
+    if (quantizes_h && !how->requantizes && (status = moek_quantize_h_(step, &w, &g, stream)) != MOEK_OK)
+        return status;
 
-    if (moek_quantizes_(of_h) && !how->requantizes) {
-        q = moek_quant_to_(plan, w.h,
-                           plan->rows_per_expert ? (size_t)g.experts * (size_t)g.rows_per_expert : (size_t)slots,
-                           (size_t)c->inter, w.hq);
-        q.ue8m0 = moek_rounds_up_(c, of_h);
-        q.static_scale = weights->h_scale;
-        q.group_offset = moek_blocked_(of_h) ? c->inter_offset : 0;
-        if (plan->rows_per_expert) { q.counts = g.rows.counts; q.rows_per_expert = g.rows_per_expert; }
-        else if (!how->self_sorts) q.row_limit = w.offsets + g.experts;
-        q.early = moek_early_(plan, plan->chosen.h_quant);
-        q.max_blocks = how->h_sms;
-        if ((status = plan->chosen.h_quant->launch(&q, stream)) != MOEK_OK) return status;
-    }
-
-    moek_down_weights_(plan, &g);
-    if (!plan->rows_per_expert) g.a_rows = slots;
-    g.a = moek_quantizes_(of_h) ? w.hq.q : w.h; g.a_scale = moek_quantizes_(of_h) ? w.hq.scale : NULL;
-    g.out = step->out;
-    g.rows.out_order = plan->rows_per_expert ? NULL : w.order; /* back to slot order: out is [rows][slots][hidden] */
-    g.rows.order = NULL; g.rows.div = 1;
-    g.a_row_bytes = 0;
-    g.q = NULL;
-    if (!(down->traits & MOEK_TRAIT_SORTS_IDS)) g.ids = NULL;
-    if (w.flags) g.split_flags = w.flags + up->flags;
-    g.early = moek_early_(plan, down);
-    if (how->expands && (status = moek_expand_(plan, &w, &g, stream)) != MOEK_OK) return status;
-    return down->launch(&g, stream);
+    d = *moek_gemm_of_(plan, MOEK_OP_DOWN);
+    d.rows = g.rows; d.max_blocks = g.max_blocks;
+    d.rows.out_order = batched ? NULL : w.order;      /* back to slot order: out is [rows][slots][hidden] */
+    d.rows.order = NULL; d.rows.div = 1;
+    d.a_rows = batched ? g.a_rows : step->rows * plan->slots;
+    d.a = quantizes_h ? w.hq.q : w.h; d.a_scale = quantizes_h ? w.hq.scale : NULL;
+    d.out = step->out;
+    if (down->traits & MOEK_TRAIT_SORTS_IDS) { d.ids = g.ids; d.slots = g.slots; }
+    d.split = g.split; d.split_flags = w.flags ? w.flags + up->flags : NULL;
+    d.early = moek_early_(plan, down);
+    if (how->expands && (status = moek_expand_(plan, &w, &d, stream)) != MOEK_OK) return status;
+    return down->launch(&d, stream);
 }
 
 /* All behind routing in one launch. */
@@ -182,12 +189,9 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     const moek_plan *plan = step->plan;
     const moek_one_rank_ one = moek_one_rank_work_(step);
     const moek_table_work_ w = moek_table_work_of_(step);
-    moek_gemm_args up, down;
+    moek_gemm_args up = *moek_gemm_of_(plan, MOEK_OP_UP), down = moek_down_in_one_(step, &w);
     moek_layer_args a;
-    memset(&up, 0, sizeof up);
-    memset(&down, 0, sizeof down);
     memset(&a, 0, sizeof a);
-    moek_both_gemms_(step, &w, &up, &down);
     up.a = moek_quantizes_(plan->config.quant) ? one.a.q : step->args.x;
     up.a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.x_scale : one.a.scale;
     a.tokens = step->tokens; a.topk = plan->slots;

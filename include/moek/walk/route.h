@@ -10,24 +10,14 @@
 static moek_status moek_route_logits_(moek_step *step, moek_stream stream)
 {
     const moek_plan *plan = step->plan;
-    const moek_config *c = &plan->config;
-    const moek_method_ *method = moek_method_of_(c->routing);
-    moek_route_args a;
-    memset(&a, 0, sizeof a);
-    a.score = method->score; a.normalize = method->normalize; a.eps = c->router_eps;
-    a.tokens = step->tokens; a.experts = c->experts; a.topk = c->topk;
-    a.scale = c->scale;
-    a.groups = c->groups; a.topk_groups = c->topk_groups; a.group_score = moek_group_score_(plan);
-    a.logits = step->args.router_logits; a.logits_dtype = c->logits_dtype;
+    moek_route_args a = plan->chosen.router;
+    a.tokens = step->tokens;
+    a.logits = step->args.router_logits;
     a.logits_stride = moek_logits_stride_(plan, &step->args);
-    a.bias = plan->weights.router_bias;
-    a.expert_scale = plan->weights.router_expert_scale;
-    a.table = plan->weights.router_table; a.table_rows = plan->weights.router_table_rows;
     a.token_ids = step->args.token_ids;
     a.is_padding = step->args.is_padding;
-    a.shared = c->shared_slots; a.shared_weight = c->shared_weight; a.shared_weights = step->args.shared_weights;
+    a.shared_weights = step->args.shared_weights;
     a.ids = step->topk_ids; a.weights = step->topk_weights; a.ids64 = step->args.topk_ids64;
-    a.early = moek_early_(plan, plan->chosen.route);
     return plan->chosen.route->launch(&a, stream);
 }
 

@@ -1,46 +1,13 @@
-/* moek/walk/weights.h -- weights as the GEMMs read them, and their tiled order. */
+/* moek/walk/weights.h -- weights in tiled order, or in panels, and back. */
 #ifndef MOEK_WEIGHTS_H
 #define MOEK_WEIGHTS_H
 #include <string.h>
 #include "../plan/arch.h"
 #include "../plan/device_query.h"
+#include "../plan/gemms.h"
 #include "../plan/rule.h"
 #include "../plan/table.h"
 #include "threads.h"
-
-/* What a GEMM reads of weights and config. */
-static void moek_up_weights_(const moek_plan *plan, moek_gemm_args *g)
-{
-    const moek_config *c = &plan->config;
-    const moek_weights *w = &plan->weights;
-    const int gated = moek_act_gated_(c->act);
-    g->experts = plan->local_experts; g->dtype = c->dtype;
-    g->n = c->inter; g->k = c->hidden; g->w_rows = gated ? 2 * c->inter : c->inter;
-    g->w.codes = w->w_up; g->w.scales = w->w_up_scale; g->w.bias = w->w_up_bias;
-    g->w.global_scale = w->w_up_global_scale; g->w.zero_points = w->w_up_zero;
-    g->w.layout = moek_layout_at_(c, MOEK_OP_UP);
-    g->gate.codes = w->w_gate; g->gate.scales = w->w_gate_scale; g->gate.bias = w->w_gate_bias;
-    g->gate.global_scale = w->w_gate_global_scale; g->gate.zero_points = w->w_gate_zero;
-    g->a_global_scale = moek_x_global_scale_(c->quant) ? w->x_scale : NULL;
-    g->epilogue.act = c->act; g->epilogue.alpha = c->alpha; g->epilogue.beta = c->beta; g->epilogue.limit = c->limit;
-    g->scales_separate = gated && c->up_scales; g->n_offset = c->inter_offset; g->k_offset = 0;
-    g->w_step = c->up_layout == MOEK_UP_INTERLEAVED && gated ? 2 : 1;
-    g->gate_first = c->up_layout == MOEK_UP_SWAPPED && gated ? c->inter : 0;
-    g->up_first = c->up_layout == MOEK_UP_INTERLEAVED ? 1 : c->up_layout == MOEK_UP_SWAPPED ? 0 : c->inter;
-}
-static void moek_down_weights_(const moek_plan *plan, moek_gemm_args *g)
-{
-    const moek_config *c = &plan->config;
-    const moek_weights *w = &plan->weights;
-    g->experts = plan->local_experts; g->dtype = c->dtype;
-    g->n = c->hidden; g->k = c->inter; g->w_rows = c->hidden;
-    g->w.codes = w->w_down; g->w.scales = w->w_down_scale; g->w.bias = w->w_down_bias;
-    g->w.global_scale = w->w_down_global_scale; g->w.zero_points = w->w_down_zero;
-    g->w.layout = moek_layout_at_(c, MOEK_OP_DOWN);
-    memset(&g->gate, 0, sizeof g->gate);
-    g->a_global_scale = moek_x_global_scale_(moek_quant_at_(c, MOEK_OP_DOWN)) ? w->h_scale : NULL;
-    g->scales_separate = g->n_offset = 0; g->k_offset = c->inter_offset;
-}
 
 /* Weights of a checkpoint, their scales or their zero points -> tiled, or back. */
 enum { MOEK_REPACK_W_, MOEK_REPACK_SCALES_, MOEK_REPACK_ZEROS_ };
@@ -80,10 +47,8 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     if (host ? stream != NULL : moek_device_current_() != plan->device) return MOEK_E_ARGUMENT;
     if (!(host ? moek_can_panel_ : moek_can_tile_)(&plan->config, op)) return MOEK_E_ARGUMENT;
     if (!down && !host && plan->config.up_layout == MOEK_UP_SEPARATE) return MOEK_E_ARGUMENT;
-    memset(&g, 0, sizeof g);
     memset(&a, 0, sizeof a);
-    if (down) moek_down_weights_(plan, &g);
-    else moek_up_weights_(plan, &g);
+    g = *moek_gemm_of_(plan, op);
     if (!down && plan->config.up_layout == MOEK_UP_SEPARATE) g.w_rows = g.n;  /* gate or up alone */
     a.experts = experts; a.w_rows = g.w_rows; a.n = g.n;
     a.gate_first = g.gate_first; a.up_first = g.up_first; a.w_step = g.w_step;
