@@ -23,6 +23,7 @@ TRAITS = {                                             # name: ops that have it,
     "w_maps": ("up", "reads w by TMA maps: w_gate and w less than 2^MOEK_SM90_APART bytes apart"),
     "fp16": ("layer", "T may be fp16"),
     "as_plain": ("up down", "of a CPU's set: plain C compiled for AVX-512 is as fast, and is taken there unasked"),
+    "blocks_in_t": ("up down", "makes T of weights in blocks of GGUF files, rounded once; others scale sums of codes"),
 }
 OF_HOSTS = ("as_plain",)                               # templates of CPUs say these, no others do
 NUMBERS = {

@@ -88,6 +88,7 @@
 #define MOEK_TRAIT_W_MAPS              128  /* up: reads w by TMA maps: w_gate and w less than 2^MOEK_SM90_APART bytes apart */
 #define MOEK_TRAIT_FP16                256  /* layer: T may be fp16 */
 #define MOEK_TRAIT_AS_PLAIN            512  /* up, down: of a CPU's set: plain C compiled for AVX-512 is as fast, and is taken there unasked */
+#define MOEK_TRAIT_BLOCKS_IN_T         1024 /* up, down: makes T of weights in blocks of GGUF files, rounded once; others scale sums of codes */
 
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
 #define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10) X(EXPAND, expand, 11)

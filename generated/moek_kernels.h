@@ -1496,436 +1496,436 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 221504, moek_down_int4_a16
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 64, 128, 90, 384, 216896, moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 8, 90, 640, 204656, moek_up_q8_0_a16_h0_on_sm90_m8n256s5w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 8, 90, 640, 204656, moek_up_q8_0_a16_h0_on_sm90_m8n256s5w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 8, 90, 640, 210832, moek_up_q5_1_a16_h0_on_sm90_m8n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 8, 90, 640, 210832, moek_up_q5_1_a16_h0_on_sm90_m8n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 8, 90, 640, 232336, moek_up_q6_k_a16_h0_on_sm90_m8n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 8, 90, 640, 232336, moek_up_q6_k_a16_h0_on_sm90_m8n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 8, 90, 640, 216992, moek_up_q5_0_a16_h0_on_sm90_m8n256s8w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 8, 90, 640, 216992, moek_up_q5_0_a16_h0_on_sm90_m8n256s8w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 8, 90, 640, 229280, moek_up_q5_k_a16_h0_on_sm90_m8n256s8w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 8, 90, 640, 229280, moek_up_q5_k_a16_h0_on_sm90_m8n256s8w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 8, 90, 256, 47648, moek_up_q4_k_a16_h0_on_sm90_m8n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 16384, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 8, 90, 640, 204720, moek_up_q4_0_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 8, 90, 640, 204720, moek_up_q4_0_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 8, 90, 640, 227248, moek_up_q4_1_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 8, 90, 640, 227248, moek_up_q4_1_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 8, 90, 640, 152496, moek_up_q2_k_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 8, 90, 640, 152496, moek_up_q2_k_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 8, 90, 640, 171952, moek_up_q3_k_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 8, 90, 640, 171952, moek_up_q3_k_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 8, 90, 640, 204720, moek_up_iq4_nl_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 8, 90, 640, 204720, moek_up_iq4_nl_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 8, 90, 640, 204720, moek_up_iq4_xs_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 8, 90, 640, 204720, moek_up_iq4_xs_a16_h0_on_sm90_m8n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 16, 90, 640, 215440, moek_up_q8_0_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 16, 90, 640, 215440, moek_up_q8_0_a16_h0_on_sm90_m16n256s5w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 16, 90, 640, 215456, moek_up_q6_k_a16_h0_on_sm90_m16n256s6w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 16, 90, 640, 215456, moek_up_q6_k_a16_h0_on_sm90_m16n256s6w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 16, 90, 640, 207280, moek_up_q5_0_a16_h0_on_sm90_m16n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 16, 90, 640, 207280, moek_up_q5_0_a16_h0_on_sm90_m16n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 16, 90, 640, 225712, moek_up_q5_1_a16_h0_on_sm90_m16n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 16, 90, 640, 225712, moek_up_q5_1_a16_h0_on_sm90_m16n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 16, 90, 640, 218544, moek_up_q5_k_a16_h0_on_sm90_m16n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 16, 90, 640, 218544, moek_up_q5_k_a16_h0_on_sm90_m16n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 16, 90, 640, 221632, moek_up_q4_1_a16_h0_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 16, 90, 640, 221632, moek_up_q4_1_a16_h0_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 16, 90, 640, 213440, moek_up_q4_k_a16_h0_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 16, 90, 640, 213440, moek_up_q4_k_a16_h0_on_sm90_m16n256s8w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 16, 90, 640, 223696, moek_up_q4_0_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 16, 90, 640, 223696, moek_up_q4_0_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 16, 90, 640, 171472, moek_up_q2_k_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 16, 90, 640, 171472, moek_up_q2_k_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 16, 90, 640, 190928, moek_up_q3_k_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 16, 90, 640, 190928, moek_up_q3_k_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 16, 90, 640, 223696, moek_up_iq4_nl_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 16, 90, 640, 223696, moek_up_iq4_nl_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 16, 90, 640, 223696, moek_up_iq4_xs_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 16, 90, 640, 223696, moek_up_iq4_xs_a16_h0_on_sm90_m16n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 32, 90, 640, 193984, moek_up_q8_0_a16_h0_on_sm90_m32n256s4w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 4, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 32, 90, 640, 193984, moek_up_q8_0_a16_h0_on_sm90_m32n256s4w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 4, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 32, 90, 640, 205264, moek_up_q6_k_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 32, 90, 640, 205264, moek_up_q6_k_a16_h0_on_sm90_m32n256s5w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 32, 90, 640, 206304, moek_up_q5_0_a16_h0_on_sm90_m32n256s6w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 32, 90, 640, 206304, moek_up_q5_0_a16_h0_on_sm90_m32n256s6w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 32, 90, 640, 222688, moek_up_q5_1_a16_h0_on_sm90_m32n256s6w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 32, 90, 640, 222688, moek_up_q5_1_a16_h0_on_sm90_m32n256s6w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 32, 90, 640, 216544, moek_up_q5_k_a16_h0_on_sm90_m32n256s6w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 32, 90, 640, 216544, moek_up_q5_k_a16_h0_on_sm90_m32n256s6w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 32, 90, 640, 208368, moek_up_q4_0_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 32, 90, 640, 208368, moek_up_q4_0_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 32, 90, 640, 226800, moek_up_q4_1_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 32, 90, 640, 226800, moek_up_q4_1_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 32, 90, 640, 219632, moek_up_q4_k_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 32, 90, 640, 219632, moek_up_q4_k_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 32, 90, 640, 208368, moek_up_iq4_nl_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 32, 90, 640, 208368, moek_up_iq4_nl_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 32, 90, 640, 208368, moek_up_iq4_xs_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 32, 90, 640, 208368, moek_up_iq4_xs_a16_h0_on_sm90_m32n256s7w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 32, 90, 640, 209424, moek_up_q2_k_a16_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 32, 90, 640, 209424, moek_up_q2_k_a16_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 32, 90, 640, 228880, moek_up_q3_k_a16_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 32, 90, 640, 228880, moek_up_q3_k_a16_h0_on_sm90_m32n256s9w20, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 64, 90, 384, 226880, moek_up_q8_0_a16_h0_on_sm90_m64n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 64, 90, 384, 226880, moek_up_q8_0_a16_h0_on_sm90_m64n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 64, 90, 384, 198208, moek_up_q6_k_a16_h0_on_sm90_m64n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 64, 90, 384, 198208, moek_up_q6_k_a16_h0_on_sm90_m64n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 64, 90, 384, 206416, moek_up_q4_1_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 64, 90, 384, 206416, moek_up_q4_1_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 64, 90, 384, 216656, moek_up_q5_0_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 64, 90, 384, 216656, moek_up_q5_0_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 64, 90, 384, 226896, moek_up_q5_1_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 64, 90, 384, 226896, moek_up_q5_1_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 64, 90, 384, 201296, moek_up_q4_k_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 64, 90, 384, 201296, moek_up_q4_k_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 64, 90, 384, 221776, moek_up_q5_k_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 64, 90, 384, 221776, moek_up_q5_k_a16_h0_on_sm90_m64n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 64, 90, 384, 231008, moek_up_q4_0_a16_h0_on_sm90_m64n256s6w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 64, 90, 384, 231008, moek_up_q4_0_a16_h0_on_sm90_m64n256s6w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 64, 90, 384, 206432, moek_up_q3_k_a16_h0_on_sm90_m64n256s6w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 64, 90, 384, 206432, moek_up_q3_k_a16_h0_on_sm90_m64n256s6w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 64, 90, 384, 231008, moek_up_iq4_nl_a16_h0_on_sm90_m64n256s6w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 64, 90, 384, 231008, moek_up_iq4_nl_a16_h0_on_sm90_m64n256s6w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 64, 90, 384, 231008, moek_up_iq4_xs_a16_h0_on_sm90_m64n256s6w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 64, 90, 384, 231008, moek_up_iq4_xs_a16_h0_on_sm90_m64n256s6w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 64, 90, 384, 219760, moek_up_q2_k_a16_h0_on_sm90_m64n256s7w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 64, 90, 384, 219760, moek_up_q2_k_a16_h0_on_sm90_m64n256s7w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 96, 90, 384, 201392, moek_up_q8_0_a16_h0_on_sm90_m96n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 96, 90, 384, 201392, moek_up_q8_0_a16_h0_on_sm90_m96n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 96, 90, 384, 195264, moek_up_q4_0_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 96, 90, 384, 195264, moek_up_q4_0_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 96, 90, 384, 203456, moek_up_q4_1_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 96, 90, 384, 203456, moek_up_q4_1_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 96, 90, 384, 211648, moek_up_q5_0_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 96, 90, 384, 211648, moek_up_q5_0_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 96, 90, 384, 219840, moek_up_q5_1_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 96, 90, 384, 219840, moek_up_q5_1_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 96, 90, 384, 199360, moek_up_q4_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 96, 90, 384, 199360, moek_up_q4_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 96, 90, 384, 215744, moek_up_q5_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 96, 90, 384, 215744, moek_up_q5_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 96, 90, 384, 232128, moek_up_q6_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 96, 90, 384, 232128, moek_up_q6_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 96, 90, 384, 195264, moek_up_iq4_nl_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 96, 90, 384, 195264, moek_up_iq4_nl_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 96, 90, 384, 195264, moek_up_iq4_xs_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 96, 90, 384, 195264, moek_up_iq4_xs_a16_h0_on_sm90_m96n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 96, 90, 384, 206544, moek_up_q2_k_a16_h0_on_sm90_m96n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 96, 90, 384, 206544, moek_up_q2_k_a16_h0_on_sm90_m96n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 96, 90, 384, 217808, moek_up_q3_k_a16_h0_on_sm90_m96n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 96, 90, 384, 217808, moek_up_q3_k_a16_h0_on_sm90_m96n256s5w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 128, 90, 384, 223024, moek_up_q8_0_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 128, 90, 384, 223024, moek_up_q8_0_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 128, 90, 384, 180016, moek_up_q4_1_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 128, 90, 384, 180016, moek_up_q4_1_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 128, 90, 384, 186160, moek_up_q5_0_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 128, 90, 384, 186160, moek_up_q5_0_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 128, 90, 384, 192304, moek_up_q5_1_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 128, 90, 384, 192304, moek_up_q5_1_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 128, 90, 384, 189232, moek_up_q5_k_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 128, 90, 384, 189232, moek_up_q5_k_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 128, 90, 384, 201520, moek_up_q6_k_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 128, 90, 384, 201520, moek_up_q6_k_a16_h0_on_sm90_m128n256s3w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 128, 90, 384, 225088, moek_up_q4_0_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 128, 90, 384, 225088, moek_up_q4_0_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 128, 90, 384, 204608, moek_up_q2_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 128, 90, 384, 204608, moek_up_q2_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 128, 90, 384, 208704, moek_up_q3_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 128, 90, 384, 208704, moek_up_q3_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 128, 90, 384, 229184, moek_up_q4_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 128, 90, 384, 229184, moek_up_q4_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 128, 90, 384, 225088, moek_up_iq4_nl_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 128, 90, 384, 225088, moek_up_iq4_nl_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 128, 90, 384, 225088, moek_up_iq4_xs_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 128, 90, 384, 225088, moek_up_iq4_xs_a16_h0_on_sm90_m128n256s4w12, "{ op = \"up\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_SORTED_X | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 8, 90, 640, 204656, moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 8, 90, 640, 204656, moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 8, 90, 640, 210832, moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 8, 90, 640, 210832, moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 8, 90, 640, 232336, moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 8, 90, 640, 232336, moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 8, 90, 640, 216992, moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 8, 90, 640, 216992, moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 8, 90, 640, 229280, moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 8, 90, 640, 229280, moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
 MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 8, 90, 256, 47648, moek_down_q4_k_a16_h0_on_sm90_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 8, 90, 640, 204720, moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 8, 90, 640, 204720, moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 8, 90, 640, 227248, moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 8, 90, 640, 227248, moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 8, 90, 640, 152496, moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 8, 90, 640, 152496, moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 8, 90, 640, 171952, moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 8, 90, 640, 171952, moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 8, 90, 640, 204720, moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 8, 90, 640, 204720, moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 8, 90, 640, 204720, moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 8, 90, 640, 204720, moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 8192, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 16, 90, 640, 215440, moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 16, 90, 640, 215440, moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 16, 90, 640, 215456, moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 16, 90, 640, 215456, moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 16, 90, 640, 207280, moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 16, 90, 640, 207280, moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 16, 90, 640, 225712, moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 16, 90, 640, 225712, moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 16, 90, 640, 218544, moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 16, 90, 640, 218544, moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 16, 90, 640, 221632, moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 16, 90, 640, 221632, moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 16, 90, 640, 213440, moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 16, 90, 640, 213440, moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 8, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 16, 90, 640, 223696, moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 16, 90, 640, 223696, moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 16, 90, 640, 171472, moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 16, 90, 640, 171472, moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 16, 90, 640, 190928, moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 16, 90, 640, 190928, moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 16, 90, 640, 223696, moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 16, 90, 640, 223696, moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 16, 90, 640, 223696, moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 16, 90, 640, 223696, moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 16, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 16384, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 32, 90, 640, 193984, moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 4, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 32, 90, 640, 193984, moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 4, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 32, 90, 640, 205264, moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 32, 90, 640, 205264, moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 32, 90, 640, 206304, moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 32, 90, 640, 206304, moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 32, 90, 640, 222688, moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 32, 90, 640, 222688, moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 32, 90, 640, 216544, moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 32, 90, 640, 216544, moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 6, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 32, 90, 640, 208368, moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 32, 90, 640, 208368, moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 32, 90, 640, 226800, moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 32, 90, 640, 226800, moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 32, 90, 640, 219632, moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 32, 90, 640, 219632, moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 32, 90, 640, 208368, moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 32, 90, 640, 208368, moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 32, 90, 640, 208368, moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 32, 90, 640, 208368, moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 7, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 32, 90, 640, 209424, moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 32, 90, 640, 209424, moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 32, 90, 640, 228880, moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 32, 90, 640, 228880, moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 9, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 32768, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 64, 90, 384, 226880, moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 64, 90, 384, 226880, moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 64, 90, 384, 198208, moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 64, 90, 384, 198208, moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 64, 90, 384, 206416, moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 64, 90, 384, 206416, moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 64, 90, 384, 216656, moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 64, 90, 384, 216656, moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 64, 90, 384, 226896, moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 64, 90, 384, 226896, moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 64, 90, 384, 201296, moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 64, 90, 384, 201296, moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 64, 90, 384, 221776, moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 64, 90, 384, 221776, moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 64, 90, 384, 231008, moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 64, 90, 384, 231008, moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 64, 90, 384, 206432, moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 64, 90, 384, 206432, moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 64, 90, 384, 231008, moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 64, 90, 384, 231008, moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 64, 90, 384, 231008, moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 64, 90, 384, 231008, moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 6, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 64, 90, 384, 219760, moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 64, 90, 384, 219760, moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 7, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 96, 90, 384, 201392, moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 96, 90, 384, 201392, moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 96, 90, 384, 195264, moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 96, 90, 384, 195264, moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 96, 90, 384, 203456, moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 96, 90, 384, 203456, moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 96, 90, 384, 211648, moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 96, 90, 384, 211648, moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 96, 90, 384, 219840, moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 96, 90, 384, 219840, moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 96, 90, 384, 199360, moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 96, 90, 384, 199360, moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 96, 90, 384, 215744, moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 96, 90, 384, 215744, moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 96, 90, 384, 232128, moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 96, 90, 384, 232128, moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 96, 90, 384, 195264, moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 96, 90, 384, 195264, moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 96, 90, 384, 195264, moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 96, 90, 384, 195264, moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 96, 90, 384, 206544, moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 96, 90, 384, 206544, moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 96, 90, 384, 217808, moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 96, 90, 384, 217808, moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 96, n = 256, s = 5, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 128, 90, 384, 223024, moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 128, 90, 384, 223024, moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 128, 90, 384, 180016, moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 128, 90, 384, 180016, moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 128, 90, 384, 186160, moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 128, 90, 384, 186160, moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 128, 90, 384, 192304, moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 128, 90, 384, 192304, moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 128, 90, 384, 189232, moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 128, 90, 384, 189232, moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 128, 90, 384, 201520, moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 128, 90, 384, 201520, moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 3, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 128, 90, 384, 225088, moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 128, 90, 384, 225088, moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 128, 90, 384, 204608, moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 128, 90, 384, 204608, moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 128, 90, 384, 208704, moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 128, 90, 384, 208704, moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 128, 90, 384, 229184, moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 128, 90, 384, 229184, moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 128, 90, 384, 225088, moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 128, 90, 384, 225088, moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 90)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 128, 90, 384, 225088, moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 256, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 128, 90, 384, 225088, moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12, "{ op = \"down\", template = \"gemm_fragments_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm90\", m = 128, n = 256, s = 4, w = 12 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 256, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 64, 8, 90, 640, 230352, moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20, "{ op = \"up\", template = \"gemm_fragments_e4m3\", quant = \"mxfp4_a8\", hidden = 0, arch = \"sm90\", m = 8, n = 256, s = 11, w = 20 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 8192, 256, 0, 0, 0, 0)
@@ -3227,58 +3227,58 @@ MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 32, 80, 256, 89472, moek_up_q5_0_a16_h0_on
 MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 32, 80, 256, 96640, moek_up_q5_1_a16_h0_on_sm80_m32n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 32768, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 64, 80, 256, 91648, moek_up_q4_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 64, 80, 256, 91648, moek_up_q4_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 64, 80, 256, 84480, moek_up_q4_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 64, 80, 256, 84480, moek_up_q4_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 64, 80, 256, 99840, moek_up_q5_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 64, 80, 256, 99840, moek_up_q5_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 64, 80, 256, 92672, moek_up_q4_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 64, 64, 80, 256, 92672, moek_up_q4_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 64, 80, 256, 92672, moek_up_q5_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 64, 64, 80, 256, 92672, moek_up_q5_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 64, 80, 256, 100864, moek_up_q5_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 64, 64, 80, 256, 100864, moek_up_q5_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 64, 80, 256, 84480, moek_up_iq4_nl_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 64, 64, 80, 256, 84480, moek_up_iq4_nl_a16_h0_on_sm80_m64n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 64, 80, 256, 84992, moek_up_q6_k_a16_h0_on_sm80_m64n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 64, 80, 256, 84992, moek_up_q6_k_a16_h0_on_sm80_m64n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 64, 80, 256, 91648, moek_up_q8_0_a16_h0_on_sm80_m64n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 64, 64, 80, 256, 91648, moek_up_q8_0_a16_h0_on_sm80_m64n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 64, 80, 256, 101248, moek_up_iq4_xs_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 64, 80, 256, 101248, moek_up_iq4_xs_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 64, 80, 256, 98816, moek_up_q2_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 64, 80, 256, 98816, moek_up_q2_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 64, 80, 256, 97024, moek_up_q3_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 64, 80, 256, 97024, moek_up_q3_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 96, 80, 256, 85888, moek_up_q4_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 96, 80, 256, 85888, moek_up_q4_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 96, 80, 256, 97408, moek_up_q6_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 96, 80, 256, 97408, moek_up_q6_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 96, 80, 256, 92032, moek_up_q5_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 96, 80, 256, 92032, moek_up_q5_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 96, 80, 256, 100992, moek_up_q4_0_a16_h0_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 96, 80, 256, 100992, moek_up_q4_0_a16_h0_on_sm80_m96n256s4w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 128, 80, 256, 98304, moek_up_q4_k_a16_h0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 128, 80, 256, 98304, moek_up_q4_k_a16_h0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 128, 80, 256, 91904, moek_up_q4_0_a16_h0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 64, 128, 80, 256, 91904, moek_up_q4_0_a16_h0_on_sm80_m128n256s3w8, "{ op = \"up\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_GATHERS | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 8, 80, 256, 47648, moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 16384, 512, 0, 0, 0, 0)
@@ -3368,58 +3368,58 @@ MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 32, 80, 256, 89472, moek_down_q5_0_a16_h
 MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 32, 80, 256, 96640, moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 32768, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 64, 80, 256, 91648, moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 64, 80, 256, 91648, moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 64, 80, 256, 84480, moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 64, 80, 256, 84480, moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 64, 80, 256, 99840, moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 64, 80, 256, 99840, moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 64, 80, 256, 92672, moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 64, 64, 80, 256, 92672, moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 64, 80, 256, 92672, moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 64, 64, 80, 256, 92672, moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 64, 80, 256, 100864, moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 64, 64, 80, 256, 100864, moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_1_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 64, 80, 256, 84480, moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 64, 64, 80, 256, 84480, moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 64, 80, 256, 84992, moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 64, 80, 256, 84992, moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 64, 80, 256, 91648, moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 64, 64, 80, 256, 91648, moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 64, 80, 256, 101248, moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 64, 80, 256, 101248, moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 64, 80, 256, 98816, moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 64, 80, 256, 98816, moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q2_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 64, 80, 256, 97024, moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS, 65536, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 64, 80, 256, 97024, moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q3_k_a16\", hidden = 0, arch = \"sm80\", m = 64, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_BLOCKS_IN_T, 65536, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 96, 80, 256, 85888, moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 96, 80, 256, 85888, moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 96, 80, 256, 97408, moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 96, 80, 256, 97408, moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q6_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 96, 80, 256, 92032, moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 96, 80, 256, 92032, moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q5_k_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 96, 80, 256, 100992, moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 96, 80, 256, 100992, moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 96, n = 256, s = 4, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 128, 80, 256, 98304, moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 128, 80, 256, 98304, moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_k_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 128, 80, 256, 91904, moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY, 0, 512, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 64, 128, 80, 256, 91904, moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8, "{ op = \"down\", template = \"gemm_fragments_mma_blocks\", quant = \"q4_0_a16\", hidden = 0, arch = \"sm80\", m = 128, n = 256, s = 3, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_BLOCKS_IN_T, 0, 512, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_FP8T_A16, 0, 64, 8, 80, 256, 97568, moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8, "{ op = \"up\", template = \"gemm_fragments_mma_bytes\", quant = \"fp8t_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 256, s = 5, w = 8 },", 0, MOEK_READS_FRAGMENTS, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_GATHERS, 8192, 512, 0, 0, 0, 0)

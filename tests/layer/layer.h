@@ -579,7 +579,7 @@ static inline ref_layer_args layer_ref_args(layer *l, const int32_t *ids)
     r.x = l->args.x; r.ids = ids; r.weights = (const float *)layer_got(l, l->args.topk_weights);
     r.w = &l->w; r.addend = l->args.shared_y;
     ref_w_in_t = mem_on_gpu(arch);
-    ref_blocks_in_t = whole ? 0 : (up && ref_tiles_in_t(up)) | (down && ref_tiles_in_t(down)) << 1;
+    ref_blocks_in_t = whole ? 0 : (up && ref_makes_t(up)) | (down && ref_makes_t(down)) << 1;
     ref_w_in_e4m3 = arch == 90 && format_in_fragments(l->format) && format_quantizes(l->format);
     ref_w_expanded = selection.details.expands;
     return r;

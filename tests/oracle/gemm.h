@@ -62,14 +62,10 @@ static inline double ref_w_scale_of(const moek_gemm_args *a, const moek_format *
 /* Where x stays T, rows of GPUs make T of weights that have a scale for some columns of a row (w - zero times the
  * scale, rounded once) and multiply those.  Set by the test of a row. */
 static int ref_w_in_t;
-/* Rows that read blocks of files as fragments make T of weights, rounded once, but for those of a whole layer and those
- * by mma.sync (of up to 256 threads) with up to 32 rows of x: of up (1), of down (2).  In bf16 the other neighbour of a
- * weight is right, too, within `block_off`.  Set by the test of a row. */
+/* Kernels that make T of weights in blocks of files, rounded once (MOEK_TRAIT_BLOCKS_IN_T): of up (1), of down (2).  In
+ * bf16 the other neighbour of a weight is right, too, within `block_off`.  Set by the test of a row. */
 static int ref_blocks_in_t;
-static inline int ref_tiles_in_t(const moek_kernel *k)
-{
-    return k->reads == MOEK_READS_FRAGMENTS && k->op != MOEK_OP_LAYER && (k->m > 32 || k->threads > 256);
-}
+static inline int ref_makes_t(const moek_kernel *k) { return (k->traits & MOEK_TRAIT_BLOCKS_IN_T) != 0; }
 static inline int ref_may_be_off(const moek_format *f, int up, int dtype)
 {
     return f->only_blocks && ref_blocks_in_t >> !up & 1 && dtype == MOEK_DTYPE_BF16;

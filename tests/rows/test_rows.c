@@ -216,7 +216,7 @@ static void test_row(const moek_kernel *row)
     ref_products_error = (row->arch == 90 || (by_mma && TEST_NARROW)) && row->quant && format_quantizes(now.format)
                        ? ldexp(row->arch == 120 && now.format->w_scale.columns == 32 ? 3 : 1.5, -12) : 0;
     ref_w_in_t = mem_on_gpu(row->arch);
-    ref_blocks_in_t = gemm_in_fragments() && ref_tiles_in_t(row) ? 3 : 0;
+    ref_blocks_in_t = 3 * ref_makes_t(row);
     ref_w_in_e4m3 = row->quant && gemm_in_fragments() && format_quantizes(now.format);
     ref_w_unit = row->m >= 96 ? 0 : 128;               /* tall tiles: of the row up to there */
     switch (row->op) {
