@@ -43,10 +43,11 @@ template <class Format> struct moek_tiled_blocks_<Format, 1> {
     }
     MOEK_DEVICE uint32_t shifted(uint32_t w, int up) { return up < 0 ? w >> -up : w << up; }
 
-    /* Four codes of a byte each, 128 more than their integers -> those of bytes 0 and 2, or 1 and 3, as T. */
-    MOEK_DEVICE uint32_t pair_of_bytes(uint32_t four, int first, int dtype)
+    /* Four codes of a byte each, 128 more than their integers -> bytes 0 and 2, or 1 and 3, AS_T or as they lie. */
+    template <int AS_T> MOEK_DEVICE uint32_t pair_of_bytes(uint32_t four, int first, int dtype)
     {
         const uint32_t which = first ? 0x4341 : 0x4240;
+        if constexpr (!AS_T) return __byte_perm(four, 0, which);
         if (dtype == MOEK_DTYPE_FP16)                   /* on top of 1024 */
             return moek_fma_t2_(__byte_perm(four, 0x64646464, which), 0x3c003c00, 0xe480e480 /* -1152 */, dtype);
         return moek_fma_t2_(__byte_perm(four, 0, which), 0x7f007f00 /* 2^127 */, 0xc000c000 /* -2 */, dtype);
@@ -59,20 +60,25 @@ template <class Format> struct moek_tiled_blocks_<Format, 1> {
         if constexpr (PLANE == 8) return w ^ 0x80808080;
         else return Format::codebook(w >> 4 * n & 0x0f0f0f0f);
     }
-    /* Of 16 of k, number i of 64, a lane's codes as pairs of T: of rows g, g + 8, and of both 8 columns on.  EXACT:
-     * integers, over `by`; else they are more. */
+    /* All of them in pairs: of rows g, g + 8, and of both 8 columns on. */
+    template <int AS_T> MOEK_DEVICE void pairs_of_bytes(uint32_t to[4], const moek_words_ *codes, int i, int dtype)
+    {
+        int n;
+        #pragma unroll
+        for (n = 0; n < 2; n++) {
+            const uint32_t four = four_of(codes, i, n);
+            to[PLANE == 8 ? 2 * n : n] = pair_of_bytes<AS_T>(four, 0, dtype);
+            to[PLANE == 8 ? 2 * n + 1 : n + 2] = pair_of_bytes<AS_T>(four, 1, dtype);
+        }
+    }
+    /* Of 16 of k, number i of 64, a lane's codes as pairs of T, in the same order.  EXACT: integers, over `by`; else
+     * they are more. */
     template <int EXACT>
     MOEK_DEVICE void pairs(uint32_t to[4], const moek_words_ *codes, const uint32_t *more, int i, int dtype)
     {
         int n;
-        if constexpr (BITS == 8) {
-            #pragma unroll
-            for (n = 0; n < 2; n++) {
-                const uint32_t four = four_of(codes, i, n);
-                to[PLANE == 8 ? 2 * n : n] = pair_of_bytes(four, 0, dtype);
-                to[PLANE == 8 ? 2 * n + 1 : n + 2] = pair_of_bytes(four, 1, dtype);
-            }
-        } else {
+        if constexpr (BITS == 8) pairs_of_bytes<1>(to, codes, i, dtype);
+        else {
             const int u = up(dtype);
             #pragma unroll
             for (n = 0; n < 4; n++) {
@@ -182,14 +188,8 @@ template <class Format> struct moek_tiled_blocks_<Format, 1> {
     MOEK_DEVICE void codes_of(uint32_t to[4], const moek_words_ *codes, const uint32_t *more, int i)
     {
         int n;
-        if constexpr (BITS == 8) {
-            #pragma unroll
-            for (n = 0; n < 2; n++) {
-                const uint32_t four = four_of(codes, i, n);
-                to[PLANE == 8 ? 2 * n : n] = __byte_perm(four, 0, 0x4240);
-                to[PLANE == 8 ? 2 * n + 1 : n + 2] = __byte_perm(four, 0, 0x4341);
-            }
-        } else {
+        if constexpr (BITS == 8) pairs_of_bytes<0>(to, codes, i, MOEK_DTYPE_BF16);
+        else {
             #pragma unroll
             for (n = 0; n < 4; n++) {
                 const int at = (4 * i + n) * PLANE, above = (4 * i + n) * MORE, lift = lift_of(8 * (n % 2));
