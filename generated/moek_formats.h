@@ -10,7 +10,7 @@
  * they are no neighbours; NO_ZERO: the zero point where there is none; w_factor, w_zero: as w_pairs takes them.
  *
  * whole: eight codes become e4m3, four at even places and the others, whole_shift_factor too small; where x is e4m3.
- * padded: likewise, a byte each as mma.sync by block scale wants them (ptx_sm120.h).
+ * padded: the same, a byte each as mma.sync by block scale wants them (ptx_sm120.h).
  *
  * Where both sides go to the tensor cores as they are: ELEMENT, their element's number; sum_t, the type of sums, and
  * mma of pieces of 16 x 8.  INTEGER: sums are s32, by carry and total of 2^16 products and more.

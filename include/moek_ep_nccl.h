@@ -50,7 +50,7 @@
  * MEMORY.  moek_ep_nccl_open allocates what ranks exchange by, and close frees it: one piece a rank, a window; on
  * `sends` two, one behind the other.  Or bring it:
  *
- *     group.rank = r;  group.ranks = n;                              those of the communicator
+ *     group.rank = r;  group.ranks = n;                              as the communicator has them
  *     size = moek_ep_nccl_memory_size(&group, path);
  *     ncclMemAlloc(&memory, size);                                   window; for ipc and sends: cudaMalloc
  *     moek_ep_nccl_open_in(&wire, &ep, &group, comm, path, memory, size);

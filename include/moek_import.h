@@ -64,7 +64,7 @@
  * 4 n of a word hold element 0, 2, 4, 6, 1, 3, 5, 7.
  * "becomes" says what is written by default.  A format of the same elements (quant) has the same, or, int4_a8, scales
  * of another type: f32, which hold bf16 and fp16.
- * Scales of integers may be negative; the report counts them.  Those of other formats may not.
+ * Scales of integers may be negative; the report counts them.  Scales of other formats may not.
  * Formats without zero points, and `zero` NULL: zero points must be the middle of the codes (8 or 128); the report
  * counts others as lost, and the verdict refuses them.  `zero` given and their_zero NULL: zero points become 8.
  *

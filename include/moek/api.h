@@ -103,7 +103,7 @@ typedef struct moek_config {
                                          is below;  MOEK_CPU_PLAIN: plain C alone                                     */
     moek_parallel parallel;           /* backend CPU: your threads for all that this plan does (moek/enums.h), zeros:
                                          those of OpenMP.  The pool is in use as long as the plan is                  */
-    int down_quant;                   /* the format of w_down and of h, where it is not that of gate, up and x (GGUF
+    int down_quant;                   /* the format of w_down and of h, where gate, up and x have another (GGUF
                                          files: q6_K beside q4_K); 0: as quant.  Both have one T; not for your own
                                          experts                                                                      */
 } moek_config;

@@ -45,7 +45,7 @@ const moek_format *moek_format_of_file(int file_type)
 }
 
 /* What host code asks most.  quant: a format there is, or one that has nothing of it. */
-/* Is x s8 beside other weights?  Such formats have plain C of their own on CPUs, and are for those who ask by name. */
+/* Is x s8 beside other weights?  Such formats have plain C of their own on CPUs, and serve where they are named. */
 static MOEK_UNUSED int moek_sums_bytes_(int quant)
 {
     const moek_format *const f = moek_format_of(quant);
@@ -105,7 +105,7 @@ static int moek_quant_at_(const moek_config *c, int op)
 {
     return op == MOEK_OP_DOWN && c->down_quant ? c->down_quant : c->quant;
 }
-/* That of w_down and of h; that of gate, up and x is config.quant. */
+/* The format of w_down and of h; gate, up and x have config.quant. */
 static int moek_down_quant_(const moek_config *c) { return moek_quant_at_(c, MOEK_OP_DOWN); }
 static int moek_two_formats_(const moek_config *c) { return moek_down_quant_(c) != c->quant; }
 /* config.ue8m0, of x or of h in this format: of two formats, one may have no such scales. */

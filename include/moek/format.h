@@ -97,7 +97,7 @@ typedef struct moek_block {
     moek_block_scale scale, min;
 } moek_block;
 const moek_block *moek_block_of(int file_type);       /* NULL: none that kernels read                                 */
-/* The format with activations in T whose weights are those of a file's type (also F16 and BF16); NULL: none.         */
+/* The format with activations in T whose weights are of a file's type (also F16 and BF16); NULL: none.               */
 const moek_format *moek_format_of_file(int file_type);
 
 #ifdef __cplusplus

@@ -23,8 +23,8 @@
 #define MOEK_GEMM_BLOCKS_CUH
 #include "mma_finish.cuh"
 
-/* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0, if a run says
- * it.  Format: of moek_formats.h, with blocks. */
+/* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0: a run has
+ * the size.  Format: of moek_formats.h, with blocks. */
 template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format> struct moek_block_gemm_ {
     enum {
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 32 * WARPS, STEP = 256,

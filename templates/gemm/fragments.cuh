@@ -49,7 +49,7 @@
 #include "fragments_blocks.cuh"
 #include "fragments_finish.cuh"
 
-/* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
+/* HIDDEN: the hidden size, or 0: a run has the size.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_ {
     typedef moek_tiled_blocks_<Format, Format::IN_BLOCKS> File;
     enum {
@@ -463,7 +463,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             moek_wgmma_wait_(1);
             if (i == 0 && had) moek_mbar_arrive_warp_(b->empty + (slot ? slot : STAGES) - 1);
             if constexpr (PIPED) {
-                const int heads = OF_FILE && (i == ITEMS - 2 || i == 0);       /* those of two items: as AHEAD */
+                const int heads = OF_FILE && (i == ITEMS - 2 || i == 0);       /* of two items: as AHEAD */
                 typename File::raw raw;
                 if constexpr (OF_FILE) {
                     if (i == ITEMS - 2) moek_mbar_wait_(b->full + next, next_phase);

@@ -36,7 +36,7 @@
 #define MOEK_BLOCKS_IN_SUMS 32
 #endif
 
-/* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
+/* HIDDEN: the hidden size, or 0: a run has the size.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_fragments_mma_ {
     typedef moek_tiled_blocks_<Format, Format::IN_BLOCKS> File;
     enum {

@@ -41,8 +41,8 @@
 #include "../../include/moek/kernel/ptx_sm120.h"
 #include "mma_finish.cuh"
 
-/* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0, if a run says
- * it.  Format: of moek_formats.h.  WHOLE: 1, or 2: SCALED. */
+/* A tile of M tokens and R rows of w: N columns, or of a gated up 2 x N.  HIDDEN: the hidden size, or 0: a run has
+ * the size.  Format: of moek_formats.h.  WHOLE: 1, or 2: SCALED. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE = 0> struct moek_mixed_ {
     enum {
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 128,
@@ -227,7 +227,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
         }
         (void)p; (void)first; (void)groups;
     }
-    /* SCALED: the rows whose scales this lane has, 4 for each 128 of k: lanes 4 g + 2 t + h those of row g + 8 h of 16
+    /* SCALED: the rows whose scales this lane has, 4 for each 128 of k: lanes 4 g + 2 t + h have row g + 8 h of 16
      * rows number 2 i + t. */
     struct words_at { const uint8_t *word[WORDS]; };
     struct scale_words { uint32_t word[U][WORDS]; };

@@ -34,7 +34,7 @@
 #include "mma_finish.cuh"
 
 /* A tile of M rows of a and R rows of w: N columns, or of a gated up 2 x N; WARPS a block.  HIDDEN: the hidden size, or
- * 0, if a run says it.  Format: of moek_formats.h.  WHOLE: elements of 8 bits are those of the mma; 2: SCALED. */
+ * 0: a run has the size.  Format: of moek_formats.h.  WHOLE: elements of 8 bits as the mma takes them; 2: SCALED. */
 template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format, int WHOLE = 0> struct moek_mma_gemm_ {
     enum {
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 32 * WARPS,

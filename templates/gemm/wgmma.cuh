@@ -38,7 +38,7 @@
 #include "../../include/moek/kernel/sm90_schedule.h"
 #include "../../include/moek/kernel/act.h"
 
-/* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
+/* HIDDEN: the hidden size, or 0: a run has the size.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moek_few_rows_ {
     typedef typename Format::sum_t Sum;
     enum {

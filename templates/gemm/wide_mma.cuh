@@ -20,7 +20,7 @@
 #include "fragments_finish.cuh"
 #include "mma_finish.cuh"
 
-/* HIDDEN: the hidden size, or 0, if a run says it.  Format: of moek_formats.h. */
+/* HIDDEN: the hidden size, or 0: a run has the size.  Format: of moek_formats.h. */
 template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, int LONG, class Format>
 struct moek_wide_mma_ {
     typedef typename Format::sum_t sum_t;

@@ -3,7 +3,7 @@
  * the table.
  *
  * Sort, up, down and combine of one to eight tokens in one launch, by mma.sync: one block an SM.  Weights lie in the
- * order of fragments (moek/ops.h: repack), which is that of mma's 16 rows, too.  The limit is the bytes
+ * order of fragments (moek/ops.h: repack), which serves mma's 16 rows, too.  The limit is the bytes
  * of the weights, the instructions that make T of codes, and as much latency.  The plan says where the kernel is taken
  * (rules.toml: few_tokens; moek_decode_smem_of).  Blocks wait for h of other blocks: all must be resident at once.
  * There are no roles: each warp streams weights to itself and multiplies them.  Warps meet where sums do.  Phases:
@@ -21,7 +21,7 @@
  * - Stages: each warp has a ring of STAGES items of its own (layer/items.cuh).  A lane copies, by cp.async, the codes
  *   that the same lane will read, and scales for others: a __syncwarp is the only barrier.
  * - mma's columns are tokens.  x and h lie in shared memory as mma wants them: of 64 of k, a lane's 16 side by side.
- * - Weights of down may have another format than those of up, where neither quantizes activations.
+ * - Weights of down and of up may have two formats, where neither quantizes activations.
  * - E4M3: each block quantizes x and h for itself.  Codes of both sides are multiplied as fp16 (factors: scales of x,
  *   then of h).  BLOCKED: scales of x and h are for 128 columns.  Else a row has one: T lies in shared memory first,
  *   and becomes codes when the largest of each row is known.

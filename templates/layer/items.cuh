@@ -101,7 +101,7 @@ template <class Format, int OF_FILE> struct moek_layer_items_ {
         at->w += 4096;
     }
 
-    /* E4M3: c[0] += item * b, times the scales of both sides.  x, y: those of this lane's two tokens; b: this lane's
+    /* E4M3: c[0] += item * b, times the scales of both sides.  x, y: scales of this lane's two tokens; b: this lane's
      * part of a row of x or h. */
     MOEK_DEVICE void add_e4m3(float c[4][4], const unsigned char *item, const unsigned char *scales, float x, float y,
                               const unsigned char *b)

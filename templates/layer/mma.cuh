@@ -73,7 +73,7 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
     {
         work_range s;
         const int warp = threadIdx.x / 32, second = part & 1, down = part >> 1;
-        /* (In the second half rounding begins in the middle: who had more units before has fewer.) */
+        /* (In the second half rounding begins in the middle: warps that had more units before have fewer.) */
         const unsigned shift = second && !down ? gridDim.x / 2 : 0;
         unsigned units;
         s.d0 = second ? of.split : 0; s.d1 = second ? of.used : of.split;

@@ -70,7 +70,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
     };
 
 #ifdef MOEK_SM90_CODE_
-    /* How tiles of up and down are taken: how many there are, whether by demand; in how many pieces of k those of up;
+    /* How tiles of up and down are taken: how many there are, whether by demand; pieces of k of a tile of up;
      * stages that may be on their way. */
     struct plan_ { int all[2], demand[2], pieces, inflight; };
     MOEK_DEVICE plan_ make_plan(const params *p, int row_blocks)
@@ -136,8 +136,8 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         at->j0 = at->j * z->columns;
     }
 
-    /* FP8: x -> up.a, by all blocks together: 16 lanes 128 columns, a stage of up.  Number i of those of these lanes;
-     * *column: of this lane. */
+    /* FP8: x -> up.a, by all blocks together: 16 lanes 128 columns, a stage of up.  Part number i
+     * of these lanes; *column: of this lane. */
     MOEK_DEVICE int part_of_x(const params *p, int t, int i, int *row, int *column)
     {
         const int part = blockIdx.x + (16 * i + t / 16) * gridDim.x;

@@ -7,7 +7,7 @@
 #define MOEK_STEPS_COMBINE_SIMT_CUH
 #include "../../include/moek/kernel/cuda.h"
 
-/* HIDDEN: the hidden size, or 0, if a run says it. */
+/* HIDDEN: the hidden size, or 0: a run has the size. */
 template <int HIDDEN, int THREADS> struct moek_combine_simt_ {
     MOEK_DEVICE void run(const moek_combine_args a)
     {

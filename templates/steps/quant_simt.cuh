@@ -26,7 +26,7 @@ typedef struct moek_quant_params_ {
     int groups, rows_more, groups_more, copies, end;
 } moek_quant_params_;
 
-/* HIDDEN: the columns, or 0, if a run says them.  Format: of moek_formats.h. */
+/* HIDDEN: the columns, or 0: a run has them.  Format: of moek_formats.h. */
 template <int HIDDEN, int THREADS, class Format> struct moek_quant_simt_ {
     typedef moek_quant_params_ params;
     typedef typename Format::x_codes Codes;             /* of eight columns */

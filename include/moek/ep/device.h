@@ -159,7 +159,7 @@ enum { MOEK_EP_FULL_ = -1 };                           /* published instead of a
 
 /* Sizes of a row.  x_stride: from one row at the sender to the next, in units of two bytes, whatever the type of x.
  * words: 16-byte words of x on the wire.  groups: floats of scales, or bytes (moek_ep_scales_).  Baked kernels have
- * words and groups as constants: those of e4m3 with a scale for each 128 columns. */
+ * words and groups as constants: as e4m3 with a scale for each 128 columns has them. */
 typedef struct moek_ep_sizes_ { int x_stride, words, groups; } moek_ep_sizes_;
 MOEK_FN moek_ep_sizes_ moek_ep_sizes_of_codes_(int hidden, int x_stride)
 {

@@ -105,7 +105,7 @@ MOEK_DEVICE void moek_ep_gpu_send_words_(const moek_ep_dispatch_send_ *a, moek_e
 }
 
 /* The same for a row that is quantized on the way to e4m3 with a float for each 128 columns: a thread has 16 columns, 8
- * threads have those of a scale.  (Its scales are FLOATS or EXPONENTS.) */
+ * threads have the values of a scale.  (Its scales are FLOATS or EXPONENTS.) */
 MOEK_DEVICE void moek_ep_gpu_fetch_columns_(const moek_ep_dispatch_send_ *a, moek_ep_sizes_ size, int token, int w0,
                                             moek_words_ *v, int me, int team)
 {

@@ -359,7 +359,7 @@ static int moek_ep_few_rows_(const moek_ep *ep, long long tokens)
 }
 
 /* low_latency: 1 if copies of received rows, and the zeros that combine_receive leaves, may be stored with L2
- * evict_last: if those of all operations in flight on this GPU take at most STAYS_ bytes.  Assumes that the other ranks
+ * evict_last: if all operations in flight on this GPU have at most STAYS_ bytes of them.  Assumes that the other ranks
  * have about as many tokens as this one. */
 enum { MOEK_EP_STAYS_ = 24 << 20 };
 static int moek_ep_stays_(const moek_ep *ep, const moek_plan *plan, int tokens)

@@ -172,7 +172,7 @@ static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
     return m;
 }
 
-/* The scales of a row, from memory to the wire and back.  (Those of the next row lie behind them without a gap.) */
+/* The scales of a row, from memory to the wire and back.  (The next row's lie behind them without a gap.) */
 static void moek_ep_put_scales_(const moek_ep_scales_ *s, void *to, const void *from)
 {
     const float *const floats = (const float *)from;

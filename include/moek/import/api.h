@@ -137,7 +137,7 @@ moek_status moek_export(int arch, const moek_import_args *args, moek_stream stre
 /* act-order: g_idx [columns] (host memory) has the group of each column.  order != NULL: sets order[columns] so that,
  * taken as column_order, columns of a group lie side by side.  Do this for down; rows of gate and of up (and of their
  * biases) then take the same order as row_order, which costs nothing at run time.  order == NULL, for gate and up,
- * whose columns are those of x: E_ARGUMENT if the columns are not in order already.  *moved, if not NULL: 1 if any
+ * with the columns of x: E_ARGUMENT if the columns are not in order already.  *moved, if not NULL: 1 if any
  * column moves.  block 0: a whole row.  E_ARGUMENT, too, where a group has not `block` columns; order is then not of
  * use.  why: NULL, or where a sentence goes.                                                                         */
 moek_status moek_import_order(const int32_t *g_idx, int columns, int block, int32_t *order, int *moved, char *why,

@@ -217,7 +217,7 @@ MOEK_AVX2_INLINE __m256 moek_eight_e8m0_avx2_(const char *from)
     const __m256i f = _mm256_max_epi32(_mm256_slli_epi32(b, 23), _mm256_set1_epi32(0x00400000));
     return _mm256_castsi256_ps(_mm256_blendv_epi8(f, _mm256_set1_epi32(0x7fc00000), nan));
 }
-MOEK_AVX2_INLINE __m256 moek_eight_e4m3_avx2_(const char *from)        /* its bits are those of fp16, 2^8 too small */
+MOEK_AVX2_INLINE __m256 moek_eight_e4m3_avx2_(const char *from)        /* its bits are an fp16, 2^8 too small */
 {
     const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)from), most = _mm_set1_epi8(127);
     const __m128i h = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80));

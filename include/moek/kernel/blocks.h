@@ -15,7 +15,7 @@ MOEK_DEVICE float moek_block_half_(const unsigned char *p)
     moek_from_t2_(f, *(const uint16_t *)p, MOEK_DTYPE_FP16);
     return f[0];
 }
-/* Of v, N bits up, or -N down, the bits of MASK in each byte, which is UP bits up; and those of `more`. */
+/* Of v, N bits up, or -N down, the bits of MASK in each byte, which is UP bits up; and the bits of `more`. */
 template <int N, unsigned MASK, int UP> MOEK_DEVICE uint32_t moek_block_bits_(uint32_t v, uint32_t more)
 {
     if constexpr (N >= 0) return moek_and_or_(v << N, (MASK * 0x01010101u) << UP, more);

@@ -55,7 +55,7 @@ MOEK_CPU_FN void moek_bytes_place_plain_(int8_t *to, size_t step, int32_t *start
             *start -= offset * x[i];
         }
 }
-/* A block of codes as integers: of 32 columns those of 16 rows. */
+/* A block of codes as integers: 16 rows of 32 columns. */
 MOEK_CPU_FN void moek_bytes_codes_plain_(int to[32][MOEK_PANEL], const moek_tile_w_ *w, int b)
 {
     const int s8 = w->element == MOEK_ELEMENT_S8;
@@ -284,7 +284,7 @@ static MOEK_UNUSED void moek_bytes_task_(const void *data, long long task)
         moek_panel_store_(&t->t.p, g.e, row, rows, g.j0, g.columns, sum);
     }
 }
-/* A launcher's work.  (Sums of s8 beyond 32 bits are those of panels.) */
+/* A launcher's work.  (Sums of s8 beyond 32 bits are made as panels make them.) */
 static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream stream, const moek_byte_set_ *set,
                                                   int op, int quant, int columns)
 {

@@ -6,7 +6,7 @@
  *
  * A lane is 4 bytes of a row of w, 4 or 8 columns; 16 lanes are a chunk, 16 chunks a run.  A lane's sum of code * q is
  * an exact integer; (float)sum * s is exact, too, and FMA with the scale of w adds that to the lane's f32.  The list
- * has 8 lanes of its own.  After a run, 16 lanes are added to 8, those of the list to these, and all are added up.  So
+ * has 8 lanes of its own.  After a run, 16 lanes are added to 8, the list's to these, and all are added up.  So
  * plain C, which is the measure, and each set of instructions (avx2.h, ..) give the same bits, and so does any number
  * of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied in floats.
  *
@@ -313,7 +313,7 @@ MOEK_CPU_FN int moek_digits_scale_bits_(const moek_format *f)
 {
     return moek_digits_bits_(f->w_scale.type);
 }
-/* Are sums those of s8 times s8, whole rows of which are exact? */
+/* Are sums of products of s8 and s8, whole rows of which are exact? */
 MOEK_CPU_FN int moek_digits_exact_(const moek_digits_ *d)
 {
     return d->f.x == MOEK_ELEMENT_S8 && d->f.w == MOEK_ELEMENT_S8;

@@ -69,7 +69,7 @@ MOEK_FN void moek_planes_put_(const moek_plane *p, int planes, uint8_t *block, i
 }
 
 /* Bits of a plane of N bits a code, of number 4i + n of a lane (16 of k, number i; n: of the four pairs of mma): the
- * word of theirs in the unit, and the first bit of the even column; that of the odd one is 16 up. */
+ * word of theirs in the unit, and the first bit of the even column, 16 below the odd one's. */
 MOEK_FN size_t moek_file_tile_word_(int bits, int lane, int number, int *bit)
 {
     const int word = number * bits / 16, beside = bits < 4 ? bits : 4;

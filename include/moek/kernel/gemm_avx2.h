@@ -27,7 +27,7 @@ MOEK_AVX2_INLINE void moek_piece_fp16_avx2_(float *to, const void *from)
         moek_put_fp16_avx2_(to + 8 * i, to + MOEK_PIECE / 2 + 8 * i, moek_low_high_avx2_(words));
     }
 }
-/* moek_piece_e4m3_: bits of e4m3 are those of an fp16 that is 2^8 too small, subnormals included. */
+/* moek_piece_e4m3_: bits of e4m3 are an fp16 that is 2^8 too small, subnormals included. */
 MOEK_AVX2_INLINE void moek_piece_e4m3_avx2_(float *to, const void *from)
 {
     enum { W = MOEK_PIECE / 4 };

@@ -1,4 +1,4 @@
-/* moek/kernel/gemm_avx512.h -- rows of gemm_cpu.h with AVX-512 (moek/kernel/isa.h).  The bits are those of plain C: a
+/* moek/kernel/gemm_avx512.h -- rows of gemm_cpu.h with AVX-512 (moek/kernel/isa.h).  The bits are as in plain C: a
  * vector is 16 lanes.  Ends of rows, which are no whole pieces, are left to AVX2. */
 #include "gemm_avx2.h"
 #include "avx512.h"

@@ -57,7 +57,7 @@ MOEK_CPU_LOOP_ int moek_cpu_ahead_(const moek_gemm_cpu_ *c)
 {
     return moek_cpu_groups_(c) > 1 || (c->dots && moek_cpu_columns_(c));
 }
-/* A scale of a row of x acts in the loop, where that of w does: both may be extreme. */
+/* A scale of a row of x acts in the loop, where w's does: both may be extreme. */
 MOEK_CPU_LOOP_ int moek_cpu_early_(const moek_gemm_cpu_ *c)
 {
     return c->f->x_scale.rows && !c->f->x_scale.columns && moek_cpu_columns_(c) &&

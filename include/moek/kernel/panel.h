@@ -67,7 +67,7 @@ MOEK_CPU_FN float moek_lift_(int element, uint32_t w, int shift)
     default:                return moek_from_fp16_((uint16_t)(w >> shift & 0xffff));
     }
 }
-/* Bits of an element; the column, of those of word `at`, of the code at bit `shift`. */
+/* Bits of an element; of the columns of word `at`, the one whose code is at bit `shift`. */
 MOEK_CPU_FN int moek_element_bits_of_(int element)
 {
     return element == MOEK_ELEMENT_U4B8 || element == MOEK_ELEMENT_E2M1 ? 4
@@ -395,7 +395,7 @@ static MOEK_UNUSED void moek_panel_w_scale_(const moek_panels_ *p, float *to, in
         to[r] = moek_digits_scale_(scale, 0, ws->type, d->a->dtype);
     }
 }
-/* Which sum of a row of x is that of column c, of gate (0) or of up. */
+/* Which sum of a row of x belongs to column c, of gate (0) or of up. */
 MOEK_CPU_FN int moek_panel_lane_(const moek_digits_ *d, int c, int of)
 {
     return d->halves == 2 ? c / MOEK_PANEL * MOEK_WIDE + of * MOEK_PANEL + c % MOEK_PANEL : c;

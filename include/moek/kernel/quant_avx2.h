@@ -1,5 +1,5 @@
 /* moek/kernel/quant_avx2.h -- rows of T to s8, with a scale a row or for 32 columns, by AVX2 (moek/kernel/isa.h).  The
- * bits are those of plain C (templates/quant_cpu.h.j2). */
+ * bits are as in plain C (templates/quant_cpu.h.j2). */
 #include "avx2.h"
 #include "quant.h"
 #ifndef MOEK_QUANT_AVX2_H

@@ -156,7 +156,7 @@ MOEK_DEVICE void moek_order_of_(uint16_t *order, int *cursor, const uint16_t *id
     }
 }
 
-/* The same where each slot has a number among those of its expert, `place`, in two steps with a barrier between, each
+/* The same where each slot has a number among its expert's, `place`, in two steps with a barrier between, each
  * by `threads` threads, of which this is t.  First slots are listed by expert, in any order; 1: an expert has so many
  * that moek_order_of_ must do it.  Then each of the slots [from, until) gets its place: its rank among the slots of its
  * expert is counted, so they must be few. */

@@ -9,7 +9,7 @@
 static int moek_arch_is_host_(int arch) { return MOEK_ARCH_IS_HOST_(arch); }
 
 /* Are rows of `below` taken, too, where rows of `arch` are?  gemm: rows that are GEMMs, of which sm90 has its own; sm89
- * has some, and beside them those of sm80; sm120 some, and those of both. */
+ * has some, and takes sm80's beside them; sm120 has some, and takes both. */
 static int moek_arch_below_(int below, int arch, int gemm)
 {
     if (below == arch) return 1;
@@ -28,7 +28,7 @@ static int moek_arch_of_layers_(const moek_config *c, int arch, int device)
     const int newer = device == MOEK_ARCH_SM90 && arch == MOEK_ARCH_SM80;
     return newer && !c->backend && !(c->exclude >> MOEK_BACKEND_SM90 & 1) ? MOEK_ARCH_SM90 : arch;
 }
-/* Has it rows of some formats alone, and for the others those of an older one, which are a backend of their own? */
+/* Has it rows of some formats alone, and for the others rows of an older one, which are a backend of their own? */
 static int moek_arch_adds_(int arch) { return arch == MOEK_ARCH_SM89 || arch == MOEK_ARCH_SM120; }
 
 /* Does a plan for this device take rows of an architecture for which nobody asked?  (kernels.toml: devices) */
@@ -50,7 +50,7 @@ static int moek_runs_on_(const moek_kernel *k, int arch)
 }
 
 /* What nvcc wants for code of a row on a device: the number of an architecture, and behind the number "a", where no
- * newer device has what the row needs, or "f", where those of its family have.  plain: what code without the letter
+ * newer device has what the row needs, or "f", where newer ones of its family do.  plain: what code without the letter
  * lacks. */
 typedef struct moek_target_ { int arch; const char *letter, *plain; } moek_target_;
 static moek_target_ moek_target_of_(const moek_kernel *k, int device)

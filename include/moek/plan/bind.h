@@ -127,7 +127,7 @@ static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w
     return MOEK_OK;
 }
 
-/* weights.x_scale and h_scale: static scales of x in its format, and of h in that of w_down. */
+/* weights.x_scale and h_scale: static scales of x in its format, and of h in the format of w_down. */
 static moek_status moek_bind_static_(const moek_config *c, const void *scale, int op, moek_text_ *why)
 {
     const int quant = moek_quant_at_(c, op);

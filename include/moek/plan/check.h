@@ -261,7 +261,7 @@ static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
     return MOEK_OK;
 }
 
-/* The sizes that elements fill bytes with, or blocks: rows of gate and up have hidden columns, those of down inter. */
+/* The sizes that elements fill bytes with, or blocks: rows of gate and up have hidden columns, rows of down inter. */
 static moek_status moek_check_granule_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);

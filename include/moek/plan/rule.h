@@ -14,7 +14,7 @@ static int moek_planned_(const moek_plan *plan) { return plan && plan->backend; 
 /* Is prepare/finalize `local`, which leaves rows where they are? */
 static int moek_local_(const moek_plan *plan) { return plan->chosen.one_rank && !plan->rows_per_expert; }
 
-/* The facts of a plan and of a run of so many rows, before dispatch.  Those of a kernel: moek_facts_on_. */
+/* The facts of a plan and of a run of so many rows, before dispatch.  Facts of a kernel: moek_facts_on_. */
 static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
 {
     const moek_config *c = &plan->config;
