@@ -192,6 +192,7 @@ int main(int argc, char **argv)
 #endif
         all[i].wall = all[i].cpu = 0;
     }
+    fprintf(stderr, "bench_host: each layer has run\n");
     for (round = 0; round < rounds; round++)
         for (i = 0; i < n; i++)
             if (strstr(all[i].name, only)) time_runs(&all[i], batch);
