@@ -33,7 +33,7 @@ enum { MOEK_REGIONS_ = 12 };
 typedef struct moek_regions_ { int n; moek_region_ region[MOEK_REGIONS_]; } moek_regions_;
 
 /* Does a byte lie in both, whose ends do not lie apart?  Rows may lie between the other's rows. */
-static int moek_grid_barrier_(const moek_region_ *a, const moek_region_ *b)
+static int moek_overlaps_(const moek_region_ *a, const moek_region_ *b)
 {
     const uintptr_t q = b->at;
     int i;
@@ -97,7 +97,7 @@ static moek_status moek_check_overlap_(const moek_plan *plan, const moek_args *a
     for (a = all.region; a < end; a++)
         for (b = a + 1; b < end; b++) {
             const int may = a == all.region && b->like_y;
-            if (a->end <= b->at || b->end <= a->at || !(a->written | b->written) || !moek_grid_barrier_(a, b)) continue;
+            if (a->end <= b->at || b->end <= a->at || !(a->written | b->written) || !moek_overlaps_(a, b)) continue;
             if (may && a->at == b->at) continue;
             MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.%s and %s lie in the same memory (%s begins %ld bytes behind "
                          "%s), and %s is written: each needs memory of its own%s", a->name, b->name, a->name,
