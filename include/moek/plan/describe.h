@@ -12,7 +12,7 @@ size_t moek_explain(const moek_config *config, char *text, size_t size)
     moek_text_ t = moek_text_in_(text, size), why;
     char sentence[MOEK_WHY], reason[160];
     moek_plan plan;
-    moek_oracle_ o;
+    moek_request_ o;
     moek_status status;
     int i;
     memset(&plan, 0, sizeof plan);

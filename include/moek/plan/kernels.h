@@ -7,14 +7,14 @@
 #include "device_query.h"
 #include "table.h"
 
-typedef struct moek_oracle_ {
+typedef struct moek_request_ {
     moek_device_ device;
     const moek_config *config;
     moek_text_ *why;
     int arch;                                         /* of the rows that the backend taken has asked for */
     int cpu;                                          /* the best set of this processor, or what config.cpu says */
     const char *lacks[MOEK_SETS_];                    /* of each of moek_sets_: what this processor lacks, or NULL */
-} moek_oracle_;
+} moek_request_;
 
 static int moek_is_gemm_(int op)
 {
@@ -45,7 +45,7 @@ static const char *moek_lacks_here_(const moek_config *c, int arch)
     return moek_set_serves_(c, arch) ? moek_lacks_(arch) : "it has no kernel of this format";
 }
 /* Asked once for a plan, for a question takes microseconds.  The best set has rows of the format. */
-static void moek_ask_cpu_(moek_oracle_ *o)
+static void moek_ask_cpu_(moek_request_ *o)
 {
     const int cpu = o->config->cpu;
     int i, best = MOEK_SETS_ - 1;
@@ -56,7 +56,7 @@ static void moek_ask_cpu_(moek_oracle_ *o)
     o->cpu = cpu == MOEK_CPU_PLAIN ? MOEK_ARCH_CPU : cpu ? cpu : moek_sets_[best];
 }
 /* What this processor lacks of a set; NULL: nothing, or it is no set of a CPU. */
-static const char *moek_lacks_of_(const moek_oracle_ *o, int arch)
+static const char *moek_lacks_of_(const moek_request_ *o, int arch)
 {
     int i;
     for (i = 0; i < MOEK_SETS_; i++) if (moek_sets_[i] == arch) return o->lacks[i];
@@ -64,7 +64,7 @@ static const char *moek_lacks_of_(const moek_oracle_ *o, int arch)
 }
 
 /* Why a row cannot serve its op in this plan: NULL if it can. */
-static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_oracle_ *o, int arch, char *why, size_t size)
+static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_request_ *o, int arch, char *why, size_t size)
 {
     const moek_config *c = o->config;
     const int gemm = moek_is_gemm_(k->op), quant = moek_quant_at_(c, k->op), layout = moek_layout_at_(c, k->op);
@@ -123,7 +123,7 @@ static int moek_demanded_(const moek_kernel *k, const moek_config *c)
     return !demanded || demanded->op != k->op || demanded == k;
 }
 
-static const moek_kernel *moek_first_(const moek_oracle_ *o, int op, int arch, int m)
+static const moek_kernel *moek_first_(const moek_request_ *o, int op, int arch, int m)
 {
     char why[160];
     int i;
@@ -233,7 +233,7 @@ static void moek_add_tile_(const moek_kernel **list, int *count, const moek_kern
 }
 
 /* The best row of op for each tile height. */
-static void moek_add_kernels_(const moek_oracle_ *o, int op, int arch, const moek_kernel **list, int *count)
+static void moek_add_kernels_(const moek_request_ *o, int op, int arch, const moek_kernel **list, int *count)
 {
     char why[160];
     int i;
@@ -245,7 +245,7 @@ static void moek_add_kernels_(const moek_oracle_ *o, int op, int arch, const moe
 }
 
 /* Heights of the tiles of an op. */
-static void moek_append_heights_(const moek_oracle_ *o, int op, int arch)
+static void moek_append_heights_(const moek_request_ *o, int op, int arch)
 {
     const moek_kernel *tiles[MOEK_MAX_TILES];
     int i, count = 0;
@@ -261,7 +261,7 @@ static int moek_likeness_(const moek_kernel *k, const moek_config *c, int arch)
     return 8 * (k->arch == arch) + (format ? 4 + 2 * (k->block == c->block) + reads : 0);
 }
 
-static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)
+static moek_status moek_no_kernel_(const moek_request_ *o, int op, int arch)
 {
     const moek_config *c = o->config;
     const moek_kernel *nearest = NULL;
@@ -304,7 +304,7 @@ static moek_status moek_no_kernel_(const moek_oracle_ *o, int op, int arch)
 
 /* The down row of an up row: of its height.  On a CPU lists of row blocks say only which experts have rows; so of two
  * formats the heights may differ there, and the row is the tallest below, or the shortest of all. */
-static const moek_kernel *moek_partner_(const moek_oracle_ *o, const moek_kernel *up, int arch)
+static const moek_kernel *moek_partner_(const moek_request_ *o, const moek_kernel *up, int arch)
 {
     const moek_kernel *const down = moek_first_(o, MOEK_OP_DOWN, arch, up->m);
     const moek_kernel *tiles[MOEK_MAX_TILES];
@@ -317,10 +317,10 @@ static const moek_kernel *moek_partner_(const moek_oracle_ *o, const moek_kernel
 
 /* The tallest tile of a format other than the config's, for weights as checkpoints have them: up, and *down; or NULL.
  */
-static const moek_kernel *moek_tallest_of_(const moek_oracle_ *o, int quant, int arch, const moek_kernel **down)
+static const moek_kernel *moek_tallest_of_(const moek_request_ *o, int quant, int arch, const moek_kernel **down)
 {
     moek_config c = *o->config;
-    moek_oracle_ of = *o;
+    moek_request_ of = *o;
     const moek_kernel *tiles[MOEK_MAX_TILES];
     int count = 0;
     c.quant = quant; c.down_quant = 0; c.weight_layout = MOEK_WEIGHTS_CHECKPOINT; c.kernel = NULL;
@@ -332,11 +332,11 @@ static const moek_kernel *moek_tallest_of_(const moek_oracle_ *o, int quant, int
 
 /* The row that quantizes x, or h: rows of so many columns.  Of two formats each asks for its own alone; one that is
  * demanded (config.kernel) may be of the other.  NULL, with a sentence: there is none. */
-static const moek_kernel *moek_quant_row_(const moek_oracle_ *o, int arch, int quant, int columns)
+static const moek_kernel *moek_quant_row_(const moek_request_ *o, int arch, int quant, int columns)
 {
     const moek_kernel *const demanded = moek_kernel_find(o->config->kernel), *row;
     moek_config c = *o->config;
-    moek_oracle_ of = *o;
+    moek_request_ of = *o;
     if (moek_two_formats_(&c)) {
         c.hidden = c.inter = columns;
         if (demanded && demanded->quant != quant) c.kernel = NULL;

@@ -1,4 +1,4 @@
-/* moek/plan/plan.h -- the oracle: walks the backends in their order; the first that accepts is taken, each other one
+/* moek/plan/plan.h -- the choice: walks the backends in their order; the first that accepts is taken, each other one
  * gets a sentence. */
 #ifndef MOEK_PLAN_H
 #define MOEK_PLAN_H
@@ -14,7 +14,7 @@ static int moek_table_experts_(const moek_experts *experts)
 }
 
 /* Has the backend kernels for the weights of up, or of down: for their format, and as they lie? */
-static moek_status moek_weights_refused_(const moek_oracle_ *o, int arch, int op)
+static moek_status moek_weights_refused_(const moek_request_ *o, int arch, int op)
 {
     const int quant = moek_quant_at_(o->config, op), layout = moek_layout_at_(o->config, op);
     const int host = moek_arch_is_host_(arch);
@@ -44,7 +44,7 @@ static moek_status moek_weights_refused_(const moek_oracle_ *o, int arch, int op
 }
 
 /* Rows for which nobody asked: of other devices, or of an architecture without any for the config. */
-static moek_status moek_unasked_refused_(const moek_oracle_ *o, int arch)
+static moek_status moek_unasked_refused_(const moek_request_ *o, int arch)
 {
     const moek_config *c = o->config;
     const moek_kernel *const demanded = moek_kernel_find(c->kernel);
@@ -70,7 +70,7 @@ static moek_status moek_unasked_refused_(const moek_oracle_ *o, int arch)
 }
 
 /* The predicates of a backend in their order; each says "kernel does not support ..." when it refuses. */
-static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const moek_experts *experts,
+static moek_status moek_backend_refuses_(const moek_request_ *o, int arch, const moek_experts *experts,
                                          const moek_prepare_finalize *pf)
 {
     const moek_config *c = o->config;
@@ -136,7 +136,7 @@ static moek_status moek_backend_refuses_(const moek_oracle_ *o, int arch, const 
 }
 
 /* Is there code for this device, and may it have its shared memory?  (A launcher called with NULL answers that.) */
-static moek_status moek_ready_kernels_(const moek_oracle_ *o, const moek_plan *plan)
+static moek_status moek_ready_kernels_(const moek_request_ *o, const moek_plan *plan)
 {
     const moek_chosen *const h = &plan->chosen;
     const moek_kernel *all[7 + 4 * MOEK_MAX_TILES];
@@ -157,7 +157,7 @@ static moek_status moek_ready_kernels_(const moek_oracle_ *o, const moek_plan *p
 }
 
 /* Rows for few tokens.  None if another row was demanded for what they do. */
-static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan)
+static void moek_choose_layers_(const moek_request_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
@@ -173,7 +173,7 @@ static void moek_choose_layers_(const moek_oracle_ *o, int arch, moek_plan *plan
 }
 
 /* Rows that are both GEMMs.  None if another row was demanded for what they do. */
-static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
+static void moek_choose_mlps_(const moek_request_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
@@ -187,7 +187,7 @@ static void moek_choose_mlps_(const moek_oracle_ *o, int arch, moek_plan *plan)
 
 /* config.expand_weights: the kernel that makes e4m3 of weights, and behind the tiles the pair that reads them.  None
  * where no run can have so many rows, or another pair was demanded. */
-static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_plan *plan)
+static moek_status moek_choose_expanded_(const moek_request_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel), *up, *down = NULL;
@@ -214,7 +214,7 @@ static moek_status moek_choose_expanded_(const moek_oracle_ *o, int arch, moek_p
     return MOEK_OK;
 }
 
-static moek_status moek_choose_kernels_(const moek_oracle_ *o, int arch, moek_plan *plan)
+static moek_status moek_choose_kernels_(const moek_request_ *o, int arch, moek_plan *plan)
 {
     moek_chosen *const h = &plan->chosen;
     const moek_config *c = o->config;
@@ -258,7 +258,7 @@ static int moek_gathers_(int quant, int arch)
     return gathers;
 }
 
-static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moek_plan *plan)
+static moek_status moek_try_backend_(moek_request_ *o, int backend, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const moek_prepare_finalize *pf = c->prepare_finalize ? c->prepare_finalize
@@ -309,7 +309,7 @@ static moek_status moek_try_backend_(moek_oracle_ *o, int backend, int arch, moe
 }
 
 /* The same with rows of the architecture of a backend: on the CPU of the best set, or of the one that is demanded. */
-static moek_status moek_try_kernels_(moek_oracle_ *o, int backend, const moek_backend_ *rows, moek_plan *plan)
+static moek_status moek_try_kernels_(moek_request_ *o, int backend, const moek_backend_ *rows, moek_plan *plan)
 {
     const char *const lacks = moek_lacks_of_(o, o->cpu);
     if (rows->number == MOEK_BACKEND_CPU && lacks)
@@ -319,7 +319,7 @@ static moek_status moek_try_kernels_(moek_oracle_ *o, int backend, const moek_ba
 }
 
 /* A backend with its rows.  A user's experts take the rows of the first architecture that serves, if not excluded. */
-static moek_status moek_try_(moek_oracle_ *o, const moek_backend_ *b, moek_plan *plan)
+static moek_status moek_try_(moek_request_ *o, const moek_backend_ *b, moek_plan *plan)
 {
     moek_status status = MOEK_E_BACKEND;
     int i;
@@ -380,7 +380,7 @@ static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
 }
 
 /* Has the plan the row that was demanded? */
-static moek_status moek_check_demanded_(const moek_oracle_ *o, const moek_plan *plan)
+static moek_status moek_check_demanded_(const moek_request_ *o, const moek_plan *plan)
 {
     const moek_kernel *const demanded = moek_kernel_find(o->config->kernel);
     char reason[160];
@@ -392,7 +392,7 @@ static moek_status moek_check_demanded_(const moek_oracle_ *o, const moek_plan *
 }
 
 /* Which set of instructions a plan of the CPU takes, and why no better one. */
-static void moek_append_sets_(const moek_oracle_ *o, moek_text_ *t)
+static void moek_append_sets_(const moek_request_ *o, moek_text_ *t)
 {
     int i;
     moek_append_(t, "  kernels of %s", moek_arch_name_(o->cpu));
@@ -404,7 +404,7 @@ static void moek_append_sets_(const moek_oracle_ *o, moek_text_ *t)
 }
 
 /* Walk the backends: the log gets a line for each, `why` the reasons if none serves. */
-static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_text_ *why, moek_text_ *log)
+static moek_status moek_walk_backends_(moek_request_ *o, moek_plan *plan, moek_text_ *why, moek_text_ *log)
 {
     const moek_config *c = o->config;
     moek_status status = MOEK_E_BACKEND, first = MOEK_E_BACKEND;
@@ -434,7 +434,7 @@ static moek_status moek_walk_backends_(moek_oracle_ *o, moek_plan *plan, moek_te
 }
 
 /* All of moek_plan_init, and of what moek_explain says.  plan: zeros; o: what rows were asked with. */
-static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek_oracle_ *o, moek_text_ *why,
+static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek_request_ *o, moek_text_ *why,
                                 moek_text_ *log)
 {
     moek_status status;
@@ -468,7 +468,7 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
                             int version)
 {
     moek_text_ why, log = moek_text_in_(NULL, 0);
-    moek_oracle_ o;
+    moek_request_ o;
     moek_status status;
     if (!plan) return MOEK_E_ARGUMENT;
     if (plan_size != sizeof *plan) return MOEK_E_VERSION;                  /* its why may lie elsewhere: do not write */

@@ -148,7 +148,7 @@ static int moek_tuned_fits_(const moek_tuned_line_ *line, const moek_plan *plan,
 }
 
 /* Why an up row, which is compiled in, cannot be a choice of this plan; NULL: it can, and *down is its partner. */
-static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *plan, const moek_kernel *up,
+static const char *moek_choice_refuses_(const moek_request_ *o, const moek_plan *plan, const moek_kernel *up,
                                         const moek_kernel **down, char *why, size_t size)
 {
     const moek_config *c = o->config;
@@ -172,7 +172,7 @@ static const char *moek_choice_refuses_(const moek_oracle_ *o, const moek_plan *
 
 /* The pair of a line's up row, put into the plan if it is not there yet; MOEK_CHOICE_LAYER - i, MOEK_CHOICE_MLP - i;
  * MOEK_CHOICE_RULE: none of these, and the note says why. */
-static int moek_choice_gemms_(const moek_oracle_ *o, moek_plan *plan, const moek_tuned_line_ *line, moek_text_ *note)
+static int moek_choice_gemms_(const moek_request_ *o, moek_plan *plan, const moek_tuned_line_ *line, moek_text_ *note)
 {
     const moek_cell_ w = line->cell[MOEK_AT_ROW_];
     const moek_kernel *up = NULL, *down = NULL;
@@ -205,7 +205,7 @@ static void moek_choice_add_(moek_plan *plan, double tokens, int gemms)
     last->gemms = gemms;
 }
 
-static void moek_choose_tuned_(const moek_oracle_ *o, moek_plan *plan)
+static void moek_choose_tuned_(const moek_request_ *o, moek_plan *plan)
 {
     moek_tuned_line_ line = moek_tuned_of_(o->config->tuned);
     moek_text_ note = moek_text_in_(plan->note, sizeof plan->note);
