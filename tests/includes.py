@@ -1,6 +1,6 @@
-"""includes.py -- which header includes which: none from a floor above its own, none in a circle.  The floors are a
-table of docs/contributing.md.  A line a finding, and at the end N passed, N failed, N skipped.  (Whether each header
-compiles alone: compile/matrix.sh.)"""
+"""includes.py -- which header includes which: none from a floor above its own, none in a circle; and no two define a
+function of one name.  The floors are a table of docs/contributing.md.  A line a finding, and at the end N passed, N
+failed, N skipped.  (Whether each header compiles alone: compile/matrix.sh.)"""
 import fnmatch
 import glob
 import os
@@ -52,6 +52,16 @@ def circles(graph):
     return found
 
 
+def twice():
+    """Each function of the library's own that two headers of include/ define: `name: files`."""
+    where = {}
+    for path in glob.glob(os.path.join(ROOT, "include/**/*.h"), recursive=True):
+        with open(path) as f:
+            for name in re.findall(r"(?m)^(?:static|MOEK_DEVICE|MOEK_FN|template)\b[^=;(\n]*\b(moek_\w+)\(", f.read()):
+                where.setdefault(name, set()).add(os.path.relpath(path, ROOT))
+    return [f"{name}: {', '.join(sorted(files))}" for name, files in sorted(where.items()) if len(files) > 1]
+
+
 def main():
     graph, table = included(), floors()
     floor = {name: next((n for n, pattern in table if fnmatch.fnmatchcase(name, pattern)), None) for name in graph}
@@ -64,6 +74,7 @@ def main():
         ("a file includes one from a floor above",
          [f"{name}:{n}: {inner}, of floor {floor[inner]}, from floor {floor[name]}" for name, n, inner in lines
           if (floor.get(inner) or 0) > (floor[name] or 99)]),
+        ("two headers define a function", twice()),
         ("files include each other in a circle", [" -> ".join(c + c[:1]) for c in circles(graph)]),
     )
     for what, findings in checks:

@@ -253,7 +253,7 @@ static void moek_recode_gptq_(const moek_recode_ *a, size_t row, size_t count, m
 
 enum { MOEK_STRIP_ = MOEK_PIECE_ROWS_ / 8 };           /* words of 8 rows */
 /* Slots of 4 bits of 8 words change places, in each of n columns: slot 4 i of word j and slot 4 j of word i. */
-static void moek_turn_(uint32_t x[8][MOEK_STRIP_], size_t n)
+static void moek_turn_eight_(uint32_t x[8][MOEK_STRIP_], size_t n)
 {
     uint32_t t[MOEK_STRIP_];
     size_t k;
@@ -292,7 +292,7 @@ static void moek_recode_turned_(const moek_recode_ *a, size_t row, size_t count,
                 if (!across) memcpy(x[i], line, 4 * words);
                 else for (k = 0; k < words; k++) x[i][k] = line[k * per_word];
             }
-            moek_turn_(x, words);
+            moek_turn_eight_(x, words);
             for (i = 0; i < 8; i++)
                 for (k = 0; k < words; k++) tile[k * 8 + (slots >> 4 * i & 7)][j] = x[i][k];
         }
