@@ -223,7 +223,8 @@ class Format:
             known = [b.name for b in blocks.values() if b.w == self.w]
             raise Bad(f"{at}: file must be one of blocks, with the same w ({' '.join(known) or 'there is none'}), "
                       f"not {shown(given['file'])}")
-        self.only_blocks = bool(self.block) and not self.w_scale.type       # else arrays of codes and scales, too
+        self.arrays = not self.block or bool(self.w_scale.type)             # of codes and of scales
+        self.only_blocks = not self.arrays
         if self.w_bits not in (4, 8, 16) and not self.only_blocks:
             raise Bad(f"{at}: {self.w} of {self.w_bits} bits lies in blocks alone: file, and no w_scale")
         least = self.block.columns if self.only_blocks else max(8 // self.w_bits, 8 // self.x_bits, 1)
@@ -267,6 +268,15 @@ class Format:
         fixed = copy.copy(self)
         fixed.w_scale = copy.copy(self.w_scale)
         fixed.w_scale.columns, fixed.w_scale.blocks = block, []
+        return fixed
+
+    def in_blocks(self):
+        """As its blocks of a file have the weights: with all scales in them, but for a global one."""
+        if self.only_blocks:
+            return self
+        fixed = copy.copy(self)
+        fixed.w_scale, fixed.zero, fixed.only_blocks = Scale(None, ""), False, True
+        fixed.granule, fixed.expands = self.block.columns, None
         return fixed
 
 
@@ -471,7 +481,8 @@ def file_of(row):
 
 def struct_of(fmt, block=None):
     """The struct of a format's facts (moek_formats.h)."""
-    return f"moek_format_{fmt.name}_" + (f"b{block}_" if block is not None else "")
+    own = "in_blocks_" if fmt.arrays and fmt.only_blocks else f"b{block}_" if block is not None else ""
+    return f"moek_format_{fmt.name}_{own}"
 
 
 def moved(text, path):

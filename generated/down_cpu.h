@@ -54,8 +54,8 @@ MOEK_GEMM_CPU_ROW_(moek_down_fp8b128_a16_h0_on_cpu_m8,
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 0, moek_down_mxfp4_a16_h0_on_cpu_m8)
-MOEK_GEMM_CPU_ROW_(moek_down_mxfp4_a16_h0_on_cpu_m8,
-                   DOWN, MXFP4_A16, 0, 0, 8, CPU, moek_dots_e2m1_, NULL, NULL)
+MOEK_GEMM_CPU_ROW_OF_TWO_(moek_down_mxfp4_a16_h0_on_cpu_m8,
+                   DOWN, MXFP4_A16, 0, 0, 8, CPU, moek_dots_e2m1_, moek_block_mxfp4_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 0, moek_down_mxfp4_a8_h0_on_cpu_m8)
@@ -64,8 +64,8 @@ MOEK_GEMM_CPU_ROW_(moek_down_mxfp4_a8_h0_on_cpu_m8,
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cpu_m8)
-MOEK_GEMM_CPU_ROW_(moek_down_nvfp4_a16_h0_on_cpu_m8,
-                   DOWN, NVFP4_A16, 0, 0, 8, CPU, moek_dots_e2m1_, NULL, NULL)
+MOEK_GEMM_CPU_ROW_OF_TWO_(moek_down_nvfp4_a16_h0_on_cpu_m8,
+                   DOWN, NVFP4_A16, 0, 0, 8, CPU, moek_dots_e2m1_, moek_block_nvfp4_, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 0, moek_down_nvfp4_a8_h0_on_cpu_m8)

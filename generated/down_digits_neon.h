@@ -10,7 +10,7 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 12, moek_down_mxfp4_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_mxfp4_a16_h0_on_neon_m4,
-                 DOWN, MXFP4_A16, 0, neon, NEON, NULL)
+                 DOWN, MXFP4_A16, 0, neon, NEON, moek_unpack_mxfp4_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 12, moek_down_mxfp4_a8_h0_on_neon_m4)
@@ -20,7 +20,7 @@ MOEK_DIGITS_ROW_(moek_down_mxfp4_a8_h0_on_neon_m4,
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 12, moek_down_nvfp4_a16_h0_on_neon_m4)
 MOEK_DIGITS_ROW_(moek_down_nvfp4_a16_h0_on_neon_m4,
-                 DOWN, NVFP4_A16, 0, neon, NEON, NULL)
+                 DOWN, NVFP4_A16, 0, neon, NEON, moek_unpack_nvfp4_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 12, moek_down_nvfp4_a8_h0_on_neon_m4)

@@ -55,7 +55,7 @@ MOEK_PANEL_ROW_(moek_down_fp8b128_a16_h0_on_avx2_m48n32,
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 2, moek_down_mxfp4_a16_h0_on_avx2_m48n32)
 MOEK_PANEL_ROW_(moek_down_mxfp4_a16_h0_on_avx2_m48n32,
-                DOWN, MXFP4_A16, 0, avx2, AVX2, NULL)
+                DOWN, MXFP4_A16, 0, avx2, AVX2, moek_unpack_mxfp4_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 2, moek_down_mxfp4_a8_h0_on_avx2_m48n32)
@@ -65,7 +65,7 @@ MOEK_PANEL_ROW_(moek_down_mxfp4_a8_h0_on_avx2_m48n32,
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 2, moek_down_nvfp4_a16_h0_on_avx2_m48n32)
 MOEK_PANEL_ROW_(moek_down_nvfp4_a16_h0_on_avx2_m48n32,
-                DOWN, NVFP4_A16, 0, avx2, AVX2, NULL)
+                DOWN, NVFP4_A16, 0, avx2, AVX2, moek_unpack_nvfp4_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 2, moek_down_nvfp4_a8_h0_on_avx2_m48n32)

@@ -6,7 +6,7 @@
  * the same bits as two steps do: the bits of ggml.
  *
  * And such weights as whole numbers, scales and minimums (moek_unpack_ of digits.h): what sets of instructions make is
- * measured by these. */
+ * measured by these.  Of an element that has parts of 1, whole numbers are multiples, and scales are smaller. */
 #ifndef MOEK_BLOCKS_CPU_H
 #define MOEK_BLOCKS_CPU_H
 #include "../include/moek/kernel/dots.h"
@@ -555,6 +555,85 @@ MOEK_CPU_FN void moek_unpack_iq4_xs_plain_(int8_t *codes, float *scale, float *m
     (void)min;
 }
 
+MOEK_CPU_FN void moek_block_mxfp4_(float *to, const uint8_t *b, int part)
+{
+    enum { RUN = 16, PART = 32 };
+    int c, i;
+    for (c = part * PART; c < (part + 1) * PART; c += RUN, to += RUN) {
+        const int s0 = b[0];
+        const float s = moek_from_e8m0_((uint8_t)s0);
+        const uint8_t *const p0 = b + 1 + c % 16;
+        const int by0 = c % 32 / 16 * 4;
+        for (i = 0; i < RUN; i++) {
+            const int code = p0[i] >> by0 & 15;
+            to[i] = moek_from_e2m1_((uint8_t)code) * s;
+        }
+    }
+}
+
+MOEK_CPU_FN void moek_unpack_mxfp4_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 16, COLUMNS = 32 };
+    int c, g, i;
+    for (; columns > 0; b += 17, columns -= COLUMNS - begin, begin = 0) {
+        for (g = 0; g < COLUMNS / 32; g++) {
+            const int s0 = b[0];
+            const float s = moek_from_e8m0_((uint8_t)s0) * 0.5f;
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 1 + c % 16;
+            const int by0 = c % 32 / 16 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                codes[i] = (int8_t)(2 * moek_from_e2m1_((uint8_t)code));
+            }
+        }
+    }
+    (void)min;
+}
+
+MOEK_CPU_FN void moek_block_nvfp4_(float *to, const uint8_t *b, int part)
+{
+    enum { RUN = 8, PART = 64 };
+    int c, i;
+    for (c = part * PART; c < (part + 1) * PART; c += RUN, to += RUN) {
+        const int g = c / 16;
+        const int s0 = b[g];
+        const float s = moek_from_e4m3_((uint8_t)s0);
+        const uint8_t *const p0 = b + 4 + c / 16 * 8 + c % 8;
+        const int by0 = c % 16 / 8 * 4;
+        for (i = 0; i < RUN; i++) {
+            const int code = p0[i] >> by0 & 15;
+            to[i] = moek_from_e2m1_((uint8_t)code) * s;
+        }
+    }
+}
+
+MOEK_CPU_FN void moek_unpack_nvfp4_plain_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    enum { RUN = 8, COLUMNS = 64 };
+    int c, g, i;
+    for (; columns > 0; b += 36, columns -= COLUMNS - begin, begin = 0) {
+        for (g = 0; g < COLUMNS / 16; g++) {
+            const int s0 = b[g];
+            const float s = moek_from_e4m3_((uint8_t)s0) * 0.5f;
+            *scale++ = s;
+        }
+        for (c = begin; c < COLUMNS && c < begin + columns; c += RUN, codes += RUN) {
+            const uint8_t *const p0 = b + 4 + c / 16 * 8 + c % 8;
+            const int by0 = c % 16 / 8 * 4;
+            for (i = 0; i < RUN; i++) {
+                const int code = p0[i] >> by0 & 15;
+                codes[i] = (int8_t)(2 * moek_from_e2m1_((uint8_t)code));
+            }
+        }
+    }
+    (void)min;
+}
+
 /* X(name, ggml's number of the type, columns of a part) */
 #define MOEK_EACH_BLOCK_(X) \
     X(q4_0, 2, 32) \
@@ -568,6 +647,8 @@ MOEK_CPU_FN void moek_unpack_iq4_xs_plain_(int8_t *codes, float *scale, float *m
     X(q5_k, 13, 128) \
     X(q6_k, 14, 128) \
     X(iq4_nl, 20, 32) \
-    X(iq4_xs, 23, 128)
+    X(iq4_xs, 23, 128) \
+    X(mxfp4, 39, 32) \
+    X(nvfp4, 40, 64)
 
 #endif

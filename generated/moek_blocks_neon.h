@@ -418,5 +418,49 @@ MOEK_NEON_FN void moek_unpack_iq4_xs_neon_(int8_t *codes, float *scale, float *m
     }
     (void)min;
 }
+
+MOEK_NEON_FN void moek_unpack_mxfp4_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    static const int8_t values[16] = {
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+    const int8x16_t book = vld1q_s8(values);
+    int i;
+    for (; columns >= 256; columns -= 256, scale += 8) {
+        moek_put_scales_neon_(scale, b + 0, 17, 1, 8, MOEK_SCALE_TYPE_E8M0, 0.5f);
+        for (i = 0; i < 136; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
+        for (i = 0; i < 8; i++, b += 17, codes += 32) {
+            moek_put_neon_(codes, moek_look_neon_(book, moek_halves_neon_(b + 1, 4, 4)));
+        }
+    }
+    for (; columns > 0; columns -= 32, b += 17, codes += 32) {
+        for (i = 0; i < 1; i++) *scale++ = moek_from_e8m0_(b[0 + i]) * 0.5f;
+        moek_put_neon_(codes, moek_look_neon_(book, moek_halves_neon_(b + 1, 4, 4)));
+    }
+    (void)begin; (void)min;
+}
+
+MOEK_NEON_FN void moek_unpack_nvfp4_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
+                                         int columns)
+{
+    static const int8_t values[16] = {
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+    const int8x16_t book = vld1q_s8(values);
+    int i;
+    for (; columns >= 256; columns -= 256, scale += 16) {
+        moek_put_scales_neon_(scale, b + 0, 36, 4, 4, MOEK_SCALE_TYPE_E4M3, 0.5f);
+        for (i = 0; i < 144; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
+        for (i = 0; i < 4; i++, b += 36, codes += 64) {
+            moek_put_neon_(codes, moek_look_neon_(book, moek_quarters_neon_(b + 4)));
+            moek_put_neon_(codes + 32, moek_look_neon_(book, moek_quarters_neon_(b + 20)));
+        }
+    }
+    for (; columns > 0; columns -= 64, b += 36, codes += 64) {
+        for (i = 0; i < 4; i++) *scale++ = moek_from_e4m3_(b[0 + i]) * 0.5f;
+        moek_put_neon_(codes, moek_look_neon_(book, moek_quarters_neon_(b + 4)));
+        moek_put_neon_(codes + 32, moek_look_neon_(book, moek_quarters_neon_(b + 20)));
+    }
+    (void)begin; (void)min;
+}
 #endif
 #endif

@@ -133,11 +133,11 @@
     X(FP8B128_A16, fp8b128_a16, 9, "e4m3, one scale for 128 x 128", "T", \
       E4M3, T, 8, 16, F32, 128, 128, NONE, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(MXFP4_A16, mxfp4_a16, 10, "e2m1, one power of two (e8m0) for 1 x 32", "T", \
-      E2M1, T, 4, 16, E8M0, 1, 32, NONE, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
+      E2M1, T, 4, 16, E8M0, 1, 32, NONE, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 39, 17, 32, 0) \
     X(MXFP4_A8, mxfp4_a8, 11, "e2m1, one power of two (e8m0) for 1 x 32", "e4m3, one scale for 1 x 128, f32 or power of two", \
       E2M1, E4M3, 4, 8, E8M0, 1, 32, F32, 1, 128, 0, 1, 0, 0, 2, 0, 0, 0, 0, 0, MOEK_FP8B128, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(NVFP4_A16, nvfp4_a16, 12, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "T", \
-      E2M1, T, 4, 16, E4M3, 1, 16, NONE, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
+      E2M1, T, 4, 16, E4M3, 1, 16, NONE, 0, 0, 0, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 40, 36, 64, 0) \
     X(NVFP4_A4, nvfp4_a4, 13, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "e2m1, one e4m3 for 1 x 16 and one static f32", \
       E2M1, E2M1, 4, 4, E4M3, 1, 16, E4M3, 1, 16, 1, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 0) \
     X(INT4_A16, int4_a16, 14, "4-bit, one scale in T, and maybe a zero point, for 1 x 32, 64, 128 or a row", "T", \
@@ -178,6 +178,12 @@
       U4B8, S8, 4, 8, T, 1, 0, F32, 1, 32, 0, 0, 0, 1, 2, 3, 32, 64, 128, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
     X(MXFP4_S8, mxfp4_s8, 32, "e2m1, one power of two (e8m0) for 1 x 32", "8-bit, one scale for 1 x 32", \
       E2M1, S8, 4, 8, E8M0, 1, 32, F32, 1, 32, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0)
+/* The same of those that have arrays, as they lie in blocks of files. */
+#define MOEK_EACH_FORMAT_IN_BLOCKS(X) \
+    X(MXFP4_A16, mxfp4_a16, 10, "e2m1, one power of two (e8m0) for 1 x 32", "T", \
+      E2M1, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 39, 17, 32, 1) \
+    X(NVFP4_A16, nvfp4_a16, 12, "e2m1, one e4m3 for 1 x 16 and one f32 a matrix", "T", \
+      E2M1, T, 4, 16, NONE, 0, 0, NONE, 0, 0, 0, 0, 1, 0, 64, 0, 0, 0, 0, 0, 0, MOEK_READS_FRAGMENTS, 40, 36, 64, 1)
 /* X(NAME, bits) */
 #define MOEK_EACH_ELEMENT(X) X(BF16, 16) X(FP16, 16) X(E4M3, 8) X(T, 16) X(E2M1, 4) X(S8, 8) X(U4B8, 4) X(U4, 4) X(U5, 5) X(U5B16, 5) X(U6B32, 6) X(IQ4, 4) X(U2, 2) X(U3B4, 3)
 #define MOEK_EACH_SCALE_TYPE(X) X(F32, 32) X(E8M0, 8) X(T, 16) X(E4M3, 8) X(FP16, 16) X(U6, 6) X(U6B32, 6) X(U4, 4) X(S8, 8)

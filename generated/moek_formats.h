@@ -19,12 +19,14 @@
  * (of integers X_INTEGER, its bits), which becomes x_largest, and to_x_codes.
  *
  * For gemm/blocks.cuh, formats of blocks of GGUF files: bytes and columns of a block, and columns of a scale; MINIMUM:
- * products are less by minimums.  CODE_BITS of a code, which is MIDDLE more than the integer.  A warp has two groups of
- * 32 columns, j and j + SHARED_WORDS of a block, or one of two blocks of 32 columns: their codes are in the same
- * words.  place: where, of lane q of each four.  codes[i][h]: of group i, columns 16h + 4q to 16h + 4q + 3, a byte
- * each, UP bits up, with the bits of BASE (UP and BASE are 0 for codes of 8 bits); b, b1: the block of group 0, and of
- * group 1.  factors: scales and minimums of the parts n and n + 1 of the block at b, n even; of blocks of 32 columns,
- * of those at b and at b1; scales times `by`.
+ * products are less by minimums.  CODE_BITS of a code, which is MIDDLE more than the integer.  A warp has two groups
+ * of 32 columns, j and j + SHARED_WORDS of a block, or one of two blocks of 32 columns: their codes are in the same
+ * words.  FLOATS: codes become T themselves.  block_pairs: four codes as two pairs of T, which block_by makes numbers
+ * of, and which block_less is more than these; block_number: of one.  A format that has arrays, too, has a struct for
+ * its blocks, in which scales of columns are not facts of the format.  place: where, of lane q of each four.
+ * codes[i][h]: of group i, columns 16h + 4q to 16h + 4q + 3, a byte each, UP bits up, with the bits of BASE (UP and
+ * BASE are 0 for codes of 8 bits); b, b1: the block of group 0, and of group 1.  factors: scales and minimums of the
+ * parts n and n + 1 of the block at b, n even; of blocks of 32 columns, of those at b and at b1; scales times `by`.
  *
  * For gemm/fragments_blocks.cuh, the same formats tiled: bits of the planes of a code and of a scale or minimum; TOPS,
  * how many f16 multiply these; SIGN of minimums; tiled_scale: their number; CODEBOOK: codebook makes integers, 128
@@ -420,6 +422,70 @@ struct moek_format_mxfp4_a16_ {
     }
 };
 
+struct moek_format_mxfp4_a16_in_blocks_ {
+    enum {
+        NUMBER = 10,
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 0, X_GLOBAL_SCALE = 0, ZERO = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 17, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
+        CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 8, TOPS = 0, CODEBOOK = 0, SIGN = 0, FLOATS = 1,
+        BLOCK_TYPE = 39, HEAD_FIRST = 0, HEAD_END = 1
+    };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "mxfp4", 39, 17, 32, 1, 1, 0,
+      { { 1, 4, 32, 16, 0, 0, 4 } },
+      { { MOEK_SCALE_TYPE_E8M0, 1, 32 }, { 0, 0, 0 }, 1, 0,
+        { { 0, 8, 1, 1, 0, 0, 8 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_pairs_of_bytes_e2m1_(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int) { return 1; }
+    MOEK_DEVICE uint32_t block_less(int) { return 0; }
+    MOEK_DEVICE float block_number(uint32_t code) { return moek_from_e2m1_((uint8_t)code); }
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        return moek_from_e8m0_((uint8_t)code);
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
+    {
+        const int c = 32 * j;
+        at[0] = 1 + c % 16 + 4 * q, by[0] = c % 32 / 16 * 4;
+        (void)c;
+    }
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
+    {
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<1>(b + at[0]), BASE);
+        to[0][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<1>(b + at[0]), BASE);
+        to[1][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<1>(b1 + at[0]), BASE);
+        to[1][1] = moek_block_bits_<UP - 4, 0x0f, UP>(moek_block_word_<1>(b1 + at[0]), BASE);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
+    {
+        s[0] = by * moek_from_e8m0_(b[0]), s[1] = by * moek_from_e8m0_(b1[0]);
+        (void)m; (void)b1; (void)n;
+    }
+};
+
 struct moek_format_mxfp4_a8_ {
     enum {
         NUMBER = 11,
@@ -503,6 +569,73 @@ struct moek_format_nvfp4_a16_ {
     {
         moek_fragment_of_e2m1_<moek_format_nvfp4_a16_>(to, codes, scales, dtype);
         (void)zeros; (void)zero;
+    }
+};
+
+struct moek_format_nvfp4_a16_in_blocks_ {
+    enum {
+        NUMBER = 12,
+        W_BITS = 4, X_BITS = 16, W_SCALE_F32 = 0, W_SCALE_BITS = 32,
+        W_SCALE_ROWS = 0, W_SCALE_COLUMNS = 0, X_SCALE_COLUMNS = 0,
+        W_SCALED_BY = 0, X_TENSOR = 0, X_BY_ROW = 0, DTYPE = 0,
+        GLOBAL_SCALE = 1, X_GLOBAL_SCALE = 0, ZERO = 0,
+        W_CHECKED = 0, X_CHECKED = 0, W_SCALED = 1, W_SPLIT = 1, X_SPLIT = 0,
+        NO_ZERO = 0, INNER = 0, INTEGER = 0, IN_BLOCKS = 1, INNER_BF16 = 0,
+        X_INTEGER = 0
+    };
+    typedef uint2 x_codes;
+    enum {
+        BLOCK_BYTES = 36, BLOCK_COLUMNS = 64, SCALE_COLUMNS = 16, MINIMUM = 0,
+        CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 8, TOPS = 0, CODEBOOK = 0, SIGN = 0, FLOATS = 1,
+        BLOCK_TYPE = 40, HEAD_FIRST = 0, HEAD_END = 4
+    };
+    MOEK_DEVICE moek_block block(void)
+    {
+        const moek_block b =
+    { "nvfp4", 40, 36, 64, 1, 1, 0,
+      { { 4, 4, 16, 8, 0, 0, 4 } },
+      { { MOEK_SCALE_TYPE_E4M3, 1, 16 }, { 0, 0, 0 }, 1, 0,
+        { { 0, 8, 4, 4, 0, 0, 8 } } },
+      { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
+        return b;
+    }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_pairs_of_bytes_e2m1_(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int) { return 1; }
+    MOEK_DEVICE uint32_t block_less(int) { return 0; }
+    MOEK_DEVICE float block_number(uint32_t code) { return moek_from_e2m1_((uint8_t)code); }
+    MOEK_DEVICE float shift_factor(int) { return 1; }
+    MOEK_DEVICE float tiled_scale(uint32_t code)
+    {
+        return moek_from_e4m3_((uint8_t)code);
+    }
+    MOEK_DEVICE uint32_t codebook(uint32_t codes) { return codes; }
+    MOEK_DEVICE void place(int at[2], int by[2], int j, int q)
+    {
+        const int c = 32 * j;
+        at[0] = 4 + c / 16 * 8 + c % 8 + q % 2 * 4, by[0] = q / 2 * 4;
+        (void)c;
+    }
+    template <int UP, uint32_t BASE>
+    MOEK_DEVICE void codes(uint32_t to[2][2], const unsigned char *b, const unsigned char *b1, const int at[2],
+                           const int by[2])
+    {
+        to[0][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0]) >> by[0], BASE);
+        to[0][1] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b + at[0] + 8) >> by[0], BASE);
+        to[1][0] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b1 + at[0] + 16) >> by[0], BASE);
+        to[1][1] = moek_block_bits_<UP, 0x0f, UP>(moek_block_word_<4>(b1 + at[0] + 24) >> by[0], BASE);
+        (void)by;
+    }
+    MOEK_DEVICE void factors(float s[2], float m[2], float by, const unsigned char *b, const unsigned char *b1, int n)
+    {
+        const float top_s = by * 1;
+        const int s0 = *(const uint16_t *)(b + n);
+        s[0] = top_s * moek_from_e4m3_((uint8_t)s0);
+        s[1] = top_s * moek_from_e4m3_((uint8_t)(s0 >> 8));
+        (void)m; (void)b1; (void)n;
     }
 };
 
@@ -862,7 +995,7 @@ struct moek_format_q8_0_a16_ {
     enum {
         BLOCK_BYTES = 34, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
-        PLANE_BITS = 8, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0,
+        PLANE_BITS = 8, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0, FLOATS = 0,
         BLOCK_TYPE = 8, HEAD_FIRST = 0, HEAD_END = 2
     };
     MOEK_DEVICE moek_block block(void)
@@ -875,6 +1008,13 @@ struct moek_format_q8_0_a16_ {
       { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -925,7 +1065,7 @@ struct moek_format_q4_0_a16_ {
     enum {
         BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 4, MIDDLE = 8, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0, FLOATS = 0,
         BLOCK_TYPE = 2, HEAD_FIRST = 0, HEAD_END = 2
     };
     MOEK_DEVICE moek_block block(void)
@@ -938,6 +1078,13 @@ struct moek_format_q4_0_a16_ {
       { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -984,7 +1131,7 @@ struct moek_format_q4_1_a16_ {
     enum {
         BLOCK_BYTES = 20, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1,
         CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1, FLOATS = 0,
         BLOCK_TYPE = 3, HEAD_FIRST = 0, HEAD_END = 4
     };
     MOEK_DEVICE moek_block block(void)
@@ -998,6 +1145,13 @@ struct moek_format_q4_1_a16_ {
         { { 2, 16, 1, 1, 0, 0, 16 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1045,7 +1199,7 @@ struct moek_format_q5_0_a16_ {
     enum {
         BLOCK_BYTES = 22, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 5, MIDDLE = 16, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0,
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 0, FLOATS = 0,
         BLOCK_TYPE = 6, HEAD_FIRST = 0, HEAD_END = 2
     };
     MOEK_DEVICE moek_block block(void)
@@ -1058,6 +1212,13 @@ struct moek_format_q5_0_a16_ {
       { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1109,7 +1270,7 @@ struct moek_format_q5_1_a16_ {
     enum {
         BLOCK_BYTES = 24, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 1,
         CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1,
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 0, SIGN = 1, FLOATS = 0,
         BLOCK_TYPE = 7, HEAD_FIRST = 0, HEAD_END = 4
     };
     MOEK_DEVICE moek_block block(void)
@@ -1123,6 +1284,13 @@ struct moek_format_q5_1_a16_ {
         { { 2, 16, 1, 1, 0, 0, 16 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1175,7 +1343,7 @@ struct moek_format_q2_k_a16_ {
     enum {
         BLOCK_BYTES = 84, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 1,
         CODE_BITS = 2, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 2, MORE_BITS = 0, SCALE_BITS = 4, TOPS = 2, CODEBOOK = 0, SIGN = -1,
+        PLANE_BITS = 2, MORE_BITS = 0, SCALE_BITS = 4, TOPS = 2, CODEBOOK = 0, SIGN = -1, FLOATS = 0,
         BLOCK_TYPE = 10, HEAD_FIRST = 0, HEAD_END = 16
     };
     MOEK_DEVICE moek_block block(void)
@@ -1189,6 +1357,13 @@ struct moek_format_q2_k_a16_ {
         { { 0, 4, 16, 16, 0, 4, 0 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1240,7 +1415,7 @@ struct moek_format_q3_k_a16_ {
     enum {
         BLOCK_BYTES = 110, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0,
         CODE_BITS = 3, MIDDLE = 4, SHARED_WORDS = 1,
-        PLANE_BITS = 2, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 0, SIGN = 0,
+        PLANE_BITS = 2, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 0, SIGN = 0, FLOATS = 0,
         BLOCK_TYPE = 11, HEAD_FIRST = 96, HEAD_END = 108
     };
     MOEK_DEVICE moek_block block(void)
@@ -1253,6 +1428,13 @@ struct moek_format_q3_k_a16_ {
       { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1306,7 +1488,7 @@ struct moek_format_q4_k_a16_ {
     enum {
         BLOCK_BYTES = 144, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1,
         CODE_BITS = 4, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1, FLOATS = 0,
         BLOCK_TYPE = 12, HEAD_FIRST = 4, HEAD_END = 16
     };
     MOEK_DEVICE moek_block block(void)
@@ -1320,6 +1502,13 @@ struct moek_format_q4_k_a16_ {
         { { 8, 4, 8, 4, 4, 0, 4 }, { 8, 2, 8, 4, 0, 4, 2 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1373,7 +1562,7 @@ struct moek_format_q5_k_a16_ {
     enum {
         BLOCK_BYTES = 176, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 1,
         CODE_BITS = 5, MIDDLE = 0, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1,
+        PLANE_BITS = 4, MORE_BITS = 1, SCALE_BITS = 6, TOPS = 2, CODEBOOK = 0, SIGN = -1, FLOATS = 0,
         BLOCK_TYPE = 13, HEAD_FIRST = 4, HEAD_END = 16
     };
     MOEK_DEVICE moek_block block(void)
@@ -1387,6 +1576,13 @@ struct moek_format_q5_k_a16_ {
         { { 8, 4, 8, 4, 4, 0, 4 }, { 8, 2, 8, 4, 0, 4, 2 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1445,7 +1641,7 @@ struct moek_format_q6_k_a16_ {
     enum {
         BLOCK_BYTES = 210, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 16, MINIMUM = 0,
         CODE_BITS = 6, MIDDLE = 32, SHARED_WORDS = 2,
-        PLANE_BITS = 4, MORE_BITS = 2, SCALE_BITS = 8, TOPS = 1, CODEBOOK = 0, SIGN = 0,
+        PLANE_BITS = 4, MORE_BITS = 2, SCALE_BITS = 8, TOPS = 1, CODEBOOK = 0, SIGN = 0, FLOATS = 0,
         BLOCK_TYPE = 14, HEAD_FIRST = 192, HEAD_END = 208
     };
     MOEK_DEVICE moek_block block(void)
@@ -1458,6 +1654,13 @@ struct moek_format_q6_k_a16_ {
       { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1510,7 +1713,7 @@ struct moek_format_iq4_nl_a16_ {
     enum {
         BLOCK_BYTES = 18, BLOCK_COLUMNS = 32, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 1, SIGN = 0,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 16, TOPS = 0, CODEBOOK = 1, SIGN = 0, FLOATS = 0,
         BLOCK_TYPE = 20, HEAD_FIRST = 0, HEAD_END = 2
     };
     MOEK_DEVICE moek_block block(void)
@@ -1523,6 +1726,13 @@ struct moek_format_iq4_nl_a16_ {
       { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {
@@ -1573,7 +1783,7 @@ struct moek_format_iq4_xs_a16_ {
     enum {
         BLOCK_BYTES = 136, BLOCK_COLUMNS = 256, SCALE_COLUMNS = 32, MINIMUM = 0,
         CODE_BITS = 8, MIDDLE = 128, SHARED_WORDS = 1,
-        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 1, SIGN = 0,
+        PLANE_BITS = 4, MORE_BITS = 0, SCALE_BITS = 6, TOPS = 1, CODEBOOK = 1, SIGN = 0, FLOATS = 0,
         BLOCK_TYPE = 23, HEAD_FIRST = 2, HEAD_END = 8
     };
     MOEK_DEVICE moek_block block(void)
@@ -1586,6 +1796,13 @@ struct moek_format_iq4_xs_a16_ {
       { { 0, 0, 0 }, { 0, 0, 0 }, 0, 0, { { 0, 0, 0, 0, 0, 0, 0 } } } };
         return b;
     }
+    MOEK_DEVICE void block_pairs(uint32_t to[2], uint32_t codes, int dtype)
+    {
+        moek_block_pairs_<CODE_BITS>(to, codes, dtype);
+    }
+    MOEK_DEVICE float block_by(int dtype) { return moek_block_by_<CODE_BITS>(dtype); }
+    MOEK_DEVICE uint32_t block_less(int dtype) { return moek_block_less_<CODE_BITS, MIDDLE>(dtype); }
+    MOEK_DEVICE float block_number(uint32_t code) { return (float)((int)code - MIDDLE); }
     MOEK_DEVICE float shift_factor(int) { return 1; }
     MOEK_DEVICE float tiled_scale(uint32_t code)
     {

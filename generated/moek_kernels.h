@@ -784,10 +784,10 @@
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 80) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 80) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 80) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 80)
 #include "down_mixed_sm80.h"
 #endif
-#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
 #include "up_blocks_sm80.h"
 #endif
-#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 80) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
 #include "down_blocks_sm80.h"
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
@@ -3829,6 +3829,18 @@ MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 32, 80, 128, 60032, moek_up_iq4_nl_a16_h
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
 MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 32, 80, 128, 55936, moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 65056, moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 4, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 8, 80, 128, 67104, moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 32, s = 4, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 32, 32, 80, 128, 60032, moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 64, 32, 80, 128, 62080, moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4, "{ op = \"up\", template = \"gemm_blocks\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 32, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 8, 80, 128, 74016, moek_down_q8_0_a16_h0_on_sm80_m8n64s3w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"q8_0_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 3, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
@@ -3900,6 +3912,18 @@ MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 32, 80, 128, 60032, moek_down_iq4_nl_a
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 80)
 MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 32, 80, 128, 55936, moek_down_iq4_xs_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 32, 8, 80, 128, 65056, moek_down_mxfp4_a16_h0_on_sm80_m8n64s4w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 4, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 8, 80, 128, 67104, moek_down_nvfp4_a16_h0_on_sm80_m8n64s4w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 8, n = 64, s = 4, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 32, 32, 80, 128, 60032, moek_down_mxfp4_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"mxfp4_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 80)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 64, 32, 80, 128, 62080, moek_down_nvfp4_a16_h0_on_sm80_m32n64s2w4, "{ op = \"down\", template = \"gemm_blocks\", quant = \"nvfp4_a16\", hidden = 0, arch = \"sm80\", m = 32, n = 64, s = 2, w = 4 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(0, 0, 0, 80)
 MOEK_KERNEL(COMBINE, 0, 0, 1, 0, 80, 128, 0, moek_combine_h0_on_sm80_t128, "{ op = \"combine\", template = \"combine_simt\", hidden = 0, arch = \"sm80\", t = 128 },", 0, 0, MOEK_TRAIT_EARLY, 0, 0, 0, 0, 0, 0)
@@ -4022,13 +4046,13 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 8, 12, 0, 0, moek_down_fp8c_a16_h0_on_neo
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 8, 12, 0, 0, moek_down_fp8b128_a16_h0_on_neon_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"neon\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_mxfp4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
 MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_up_nvfp4_a8_h0_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
@@ -4070,13 +4094,13 @@ MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 12, 0, 0, moek_up_int4_s8_h0_b64_on_neon_
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 12, 0, 0, moek_up_int4_s8_h0_b128_on_neon_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"neon\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_mxfp4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 12, 0, 0, moek_down_nvfp4_a8_h0_on_neon_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
@@ -4319,13 +4343,13 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 48, 12, 0, 0, moek_up_fp8c_a16_h0_on_neon_m
 MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 48, 12, 0, 0, moek_up_fp8b128_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 12, 0, 0, moek_up_mxfp4_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 48, 12, 0, 0, moek_up_mxfp4_a8_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 12, 0, 0, moek_up_nvfp4_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
 MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 48, 12, 0, 0, moek_up_nvfp4_a8_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -4379,13 +4403,13 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 48, 12, 0, 0, moek_down_fp8c_a16_h0_on_ne
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 48, 12, 0, 0, moek_down_fp8b128_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 12, 0, 0, moek_down_mxfp4_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 48, 12, 0, 0, moek_down_mxfp4_a8_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 12, 0, 0, moek_down_nvfp4_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 48, 12, 0, 0, moek_down_nvfp4_a8_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -4562,13 +4586,13 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 8, 5, 0, 0, moek_down_fp8c_a16_h0_on_avx5
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 8, 5, 0, 0, moek_down_fp8b128_a16_h0_on_avx512_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx512\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_mxfp4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_up_nvfp4_a8_h0_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
@@ -4610,13 +4634,13 @@ MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 5, 0, 0, moek_up_int4_s8_h0_b64_on_avx512
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 5, 0, 0, moek_up_int4_s8_h0_b128_on_avx512_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"avx512\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_mxfp4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 5, 0, 0, moek_down_nvfp4_a8_h0_on_avx512_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
@@ -4859,13 +4883,13 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 48, 5, 0, 0, moek_up_fp8c_a16_h0_on_avx512_
 MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 48, 5, 0, 0, moek_up_fp8b128_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 5, 0, 0, moek_up_mxfp4_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 48, 5, 0, 0, moek_up_mxfp4_a8_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 5, 0, 0, moek_up_nvfp4_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 48, 5, 0, 0, moek_up_nvfp4_a8_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -4919,13 +4943,13 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 48, 5, 0, 0, moek_down_fp8c_a16_h0_on_avx
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 48, 5, 0, 0, moek_down_fp8b128_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 5, 0, 0, moek_down_mxfp4_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 48, 5, 0, 0, moek_down_mxfp4_a8_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 5, 0, 0, moek_down_nvfp4_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 48, 5, 0, 0, moek_down_nvfp4_a8_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -5072,13 +5096,13 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 8, 2, 0, 0, moek_down_fp8c_a16_h0_on_avx2
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 8, 2, 0, 0, moek_down_fp8b128_a16_h0_on_avx2_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx2\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_mxfp4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_up_nvfp4_a8_h0_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
@@ -5120,13 +5144,13 @@ MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 2, 0, 0, moek_up_int4_s8_h0_b64_on_avx2_m
 MOEK_KERNEL(UP, MOEK_INT4_S8, 0, 2, 4, 2, 0, 0, moek_up_int4_s8_h0_b128_on_avx2_m4, "{ op = \"up\", template = \"gemm_digits\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"avx2\", m = 4 },", 128, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_mxfp4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 4, 2, 0, 0, moek_down_nvfp4_a8_h0_on_avx2_m4, "{ op = \"down\", template = \"gemm_digits\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 4 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS | MOEK_TRAIT_AS_PLAIN, 0, 0, 0, 0, 0, 0)
@@ -5369,13 +5393,13 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 48, 2, 0, 0, moek_up_fp8c_a16_h0_on_avx2_m4
 MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 48, 2, 0, 0, moek_up_fp8b128_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 48, 2, 0, 0, moek_up_mxfp4_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 48, 2, 0, 0, moek_up_mxfp4_a8_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 48, 2, 0, 0, moek_up_nvfp4_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 48, 2, 0, 0, moek_up_nvfp4_a8_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -5429,13 +5453,13 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 48, 2, 0, 0, moek_down_fp8c_a16_h0_on_avx
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 48, 2, 0, 0, moek_down_fp8b128_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"fp8b128_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 48, 2, 0, 0, moek_down_mxfp4_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 48, 2, 0, 0, moek_down_mxfp4_a8_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"mxfp4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 48, 2, 0, 0, moek_down_nvfp4_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 48, 2, 0, 0, moek_down_nvfp4_a8_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"nvfp4_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -5675,13 +5699,13 @@ MOEK_KERNEL(UP, MOEK_FP8C_A16, 0, 1, 8, 0, 0, 0, moek_up_fp8c_a16_h0_on_cpu_m8, 
 MOEK_KERNEL(UP, MOEK_FP8B128_A16, 0, 1, 8, 0, 0, 0, moek_up_fp8b128_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
-MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_mxfp4_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_MXFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_mxfp4_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_MXFP4_A8, 0, 2, 8, 0, 0, 0, moek_up_mxfp4_a8_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"mxfp4_a8\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
-MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a16_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_NVFP4_A8, 0, 2, 8, 0, 0, 0, moek_up_nvfp4_a8_h0_on_cpu_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"nvfp4_a8\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -5738,13 +5762,13 @@ MOEK_KERNEL(DOWN, MOEK_FP8C_A16, 0, 1, 8, 0, 0, 0, moek_down_fp8c_a16_h0_on_cpu_
 MOEK_KERNEL(DOWN, MOEK_FP8B128_A16, 0, 1, 8, 0, 0, 0, moek_down_fp8b128_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"fp8b128_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0)
-MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_mxfp4_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_MXFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_mxfp4_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"mxfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_MXFP4_A8, 0, 2, 8, 0, 0, 0, moek_down_mxfp4_a8_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"mxfp4_a8\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0)
-MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_NVFP4_A16, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"nvfp4_a16\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_NVFP4_A8, 0, 2, 8, 0, 0, 0, moek_down_nvfp4_a8_h0_on_cpu_m8, "{ op = \"down\", template = \"gemm_cpu\", quant = \"nvfp4_a8\", hidden = 0, arch = \"cpu\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)

@@ -535,4 +535,92 @@ MOEK_LAUNCHER moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_st
         moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4_fp16_);
 }
 #endif
+
+#if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4)
+static __global__ void
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>::BLOCKS)
+moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4_bf16_(const moek_gemm_args args)
+{
+    moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_BF16);
+}
+static __global__ void
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>::BLOCKS)
+moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4_fp16_(const moek_gemm_args args)
+{
+    moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_FP16);
+}
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4(const void *args, moek_stream stream)
+{
+    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>(
+        args, stream,
+        moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4_bf16_,
+        moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4_fp16_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4)
+static __global__ void
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>::BLOCKS)
+moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4_bf16_(const moek_gemm_args args)
+{
+    moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_BF16);
+}
+static __global__ void
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>::BLOCKS)
+moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4_fp16_(const moek_gemm_args args)
+{
+    moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_FP16);
+}
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4(const void *args, moek_stream stream)
+{
+    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>(
+        args, stream,
+        moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4_bf16_,
+        moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4_fp16_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4)
+static __global__ void
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>::BLOCKS)
+moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_args args)
+{
+    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_BF16);
+}
+static __global__ void
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>::BLOCKS)
+moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_args args)
+{
+    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_FP16);
+}
+MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
+{
+    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>(
+        args, stream,
+        moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4_bf16_,
+        moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4_fp16_);
+}
+#endif
+
+#if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4)
+static __global__ void
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>::BLOCKS)
+moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_args args)
+{
+    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_BF16);
+}
+static __global__ void
+__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>::BLOCKS)
+moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_args args)
+{
+    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_FP16);
+}
+MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
+{
+    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>(
+        args, stream,
+        moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4_bf16_,
+        moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4_fp16_);
+}
+#endif
 #endif

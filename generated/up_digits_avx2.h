@@ -10,7 +10,7 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 2, moek_up_mxfp4_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_up_mxfp4_a16_h0_on_avx2_m4,
-                 UP, MXFP4_A16, 0, avx2, AVX2, NULL)
+                 UP, MXFP4_A16, 0, avx2, AVX2, moek_unpack_mxfp4_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 2, moek_up_mxfp4_a8_h0_on_avx2_m4)
@@ -20,7 +20,7 @@ MOEK_DIGITS_ROW_(moek_up_mxfp4_a8_h0_on_avx2_m4,
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 2, moek_up_nvfp4_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_up_nvfp4_a16_h0_on_avx2_m4,
-                 UP, NVFP4_A16, 0, avx2, AVX2, NULL)
+                 UP, NVFP4_A16, 0, avx2, AVX2, moek_unpack_nvfp4_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 2, moek_up_nvfp4_a8_h0_on_avx2_m4)

@@ -135,6 +135,12 @@ static int moek_layout_at_(const moek_config *c, int op)
     return blocks ? MOEK_WEIGHTS_BLOCKS : c->weight_layout == MOEK_WEIGHTS_BLOCKS ? MOEK_WEIGHTS_CHECKPOINT
                                                                                   : c->weight_layout;
 }
+/* Columns of whole blocks of a file, which the weights of an op come in, or came in before they were tiled; else 0. */
+static int moek_block_columns_(const moek_config *c, int op)
+{
+    const moek_format *const f = moek_format_of(moek_quant_at_(c, op));
+    return f->only_blocks || moek_layout_at_(c, op) == MOEK_WEIGHTS_BLOCKS ? f->file_columns : 0;
+}
 size_t moek_weight_bytes(const moek_format *f, int weight_layout, size_t columns)
 {
     if (!f->only_blocks && !moek_in_blocks_(f, weight_layout)) return moek_element_bytes(f->w, columns);

@@ -53,7 +53,7 @@ typedef struct moek_format {
                                                          rows (config.expand_weights); 0: nothing                     */
     int tiled;                                        /* MOEK_READS_LINES, _FRAGMENTS: how MOEK_WEIGHTS_TILED lies    */
     int file_type;                                    /* ggml's number of the blocks that GGUF files have of such
-                                                         weights (moek_block_of); 0: none                             */
+                                                         weights, and kernels read (moek_block_of); 0: none           */
     int file_bytes, file_columns;                     /* of such a block: rows are multiples of file_columns          */
     int only_blocks;                                  /* 1: weights come in such blocks alone, with all scales in them:
                                                          weight_layout 0 is MOEK_WEIGHTS_BLOCKS then                  */
@@ -63,7 +63,8 @@ const moek_format *moek_format_of(int quant);         /* NULL: there is none of 
 /* 1 if both formats read the same weights: elements, scales (type, rows, columns), global scales, zero points.  They
  * then differ in x alone, and arrays that are bound for one serve the other: mxfp4_a16 and mxfp4_a8.  (Tiled
  * weights in fragments are repacked for one format, and serve that one alone.)  Scales of another type are other
- * weights: int4_a16 has scales in T, int4_a8 in f32.  1 for a format and itself; 0 if a number is no format's.
+ * weights: int4_a16 has scales in T, int4_a8 in f32.  Blocks of a file are not asked for where there are arrays: those
+ * of mxfp4 are read by mxfp4_a16 alone.  1 for a format and itself; 0 if a number is no format's.
  *  moek_choose_format (moek.h) takes the one that serves best here.                                          */
 int moek_same_weights(int a, int b);
 moek_scale_shape moek_weight_scale(const moek_format *f, int block);                  /* w_scale, with config.block   */

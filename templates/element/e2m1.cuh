@@ -20,6 +20,20 @@ MOEK_DEVICE void moek_pairs_e2m1_(uint32_t to[4], const uint32_t *codes, uint32_
     to[3] = moek_fma_t2_((high << (left - 4) & mask) | (w & sign), scale, sign, dtype);
 }
 
+/* Four e2m1 of a byte each -> two pairs of T, exactly: of 4 bits two tables have the high and the low byte. */
+MOEK_DEVICE void moek_pairs_of_bytes_e2m1_(uint32_t to[2], uint32_t codes, int dtype)
+{
+    const int fp16 = dtype == MOEK_DTYPE_FP16;
+    const uint32_t two = codes | codes >> 4;           /* a nibble each, in bytes 0 and 2 */
+    const uint32_t which = ((two & 0xff) | (two >> 8 & 0xff00)) & 0x7777;
+    const uint32_t magnitude = fp16 ? __byte_perm(0x3e3c3800, 0x46444240, which)
+                                    : __byte_perm(0x3f3f3f00, 0x40404040, which);
+    const uint32_t high = magnitude | (codes << 4 & 0x80808080);
+    const uint32_t low = fp16 ? 0 : __byte_perm(0xc0800000, 0xc0804000, which);
+    to[0] = __byte_perm(low, high, 0x5140);
+    to[1] = __byte_perm(low, high, 0x7362);
+}
+
 /* 8 e2m1 -> e4m3, 2^6 times too small, exactly: those at even places, and the others. */
 MOEK_DEVICE void moek_e4m3_of_e2m1_(uint32_t to[2], uint32_t w)
 {

@@ -3,19 +3,19 @@
  *
  *   out[p][j] = f(sum over k of a[row(p)][k] * w[e][j][k])       moek/ops.h: up and down
  *
- * Codes are integers of at most 8 bits, which T holds exactly, and are the first operand of mma.sync: 16 rows of w
- * times 8 tokens.  Scales, in f32, multiply the sums of the 16 or 32 columns that have them, and minimums the sums of x
- * there, which are the product with ones.  So w is not rounded at all.  A code becomes T by __byte_perm alone: a
- * subnormal in fp16, and 1 and the code's bits as the mantissa in bf16 (moek/kernel/blocks.h).  What that is more than
- * the integer, times the sum of x, is what a sum begins with.
+ * Codes are integers of at most 8 bits, or floats of 4 (FLOATS), which T holds exactly, and are the first operand of
+ * mma.sync: 16 rows of w times 8 tokens.  Scales, in f32, multiply the sums of the 16 or 32 columns that have them, and
+ * minimums the sums of x there, which are the product with ones.  So w is not rounded at all.  A code becomes T by
+ * __byte_perm alone: an integer is a subnormal in fp16, and in bf16 1 with the code's bits as the mantissa
+ * (moek/kernel/blocks.h).  What that is more than the integer, times the sum of x, is what a sum begins with.
  *   A block owns M tokens of one expert and R rows of its weights.  A step covers 256 of k; cp.async keeps STAGES - 1
  *   steps on their way.  Each warp has 64 of k (WK) of a part of the rows (WR), and all tokens; the sums of the WK are
  *   added in the epilogue, in order.
  *
  * Order of k: of 16 columns, lane q of each four has columns 4q to 4q + 3, which are 4 bytes of codes and 8 of x.
  *   x in a stage: [M][256 columns, 32 bytes more]
- *   w in a stage: [R][W_PITCH], a row from the multiple of 16 bytes on that it begins behind.  Blocks have an even
- *     number of bytes, so that a row may begin at any even address (MISPLACED), and differently each step (MOVES).
+ *   w in a stage: [R][W_PITCH], a row from the multiple of 16 bytes on that it begins behind.  A row may begin
+ *     at any address that its blocks have (MISPLACED), and differently each step (MOVES).
  * W_PITCH is an odd multiple of 16 bytes: eight rows are in banks of their own, as they are in x.
  * heads: scales and minimums of a warp's 64 of k, in f32, which its lanes take apart once a step: [scale][R].
  */
@@ -30,7 +30,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         UP = OP == MOEK_OP_UP, R = UP ? 2 * N : N, THREADS = 32 * WARPS, STEP = 256,
         WK = 4, WR = WARPS / WK,                        /* warps by 64 of k, and by rows of w */
         BYTES = Format::BLOCK_BYTES, COLUMNS = Format::BLOCK_COLUMNS, MINIMUM = Format::MINIMUM,
-        STEP_BYTES = STEP / COLUMNS * BYTES, ALIGN = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 == 0 ? 4 : 2,
+        STEP_BYTES = STEP / COLUMNS * BYTES,
+        ALIGN = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 == 0 ? 4 : BYTES % 2 == 0 ? 2 : 1,
         MISPLACED = ALIGN < 16, MOVES = STEP_BYTES % 16 != 0,
         X_CHUNKS = STEP / 8, X_PITCH = STEP * 2 + 32, X_PASS = THREADS / X_CHUNKS, X_COPIES = M / X_PASS,
         W_CHUNKS = (STEP_BYTES + 16 - ALIGN + 15) / 16, W_PITCH = 16 * (W_CHUNKS | 1),
@@ -125,7 +126,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
     {
         const int warp = (int)threadIdx.x / 32 % WK, lane = (int)threadIdx.x % 32;
         const int first = group_of(warp, 0);
-        const float by = moek_block_by_<Format::CODE_BITS>(dtype);
+        const float by = Format::block_by(dtype);
         int n_row, i, p;
         #pragma unroll
         for (n_row = 0; n_row < ROWS / 32; n_row++) {
@@ -207,7 +208,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                             const unsigned char *x, int dtype)
     {
         const int g = (int)threadIdx.x % 32 / 4, q = (int)threadIdx.x % 4;
-        const uint32_t by = moek_block_less_<Format::CODE_BITS, Format::MIDDLE>(dtype);
+        const uint32_t by = Format::block_less(dtype);
         int ni, p, h;
         #pragma unroll
         for (p = 0; p < 2; p++)
@@ -232,7 +233,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                                 int dtype)
     {
         const unsigned char *const b1 = COLUMNS == 32 ? b + BYTES : b;
-        if (dtype == MOEK_DTYPE_FP16 || Format::CODE_BITS == 8) Format::template codes<0, 0>(codes, b, b1, at, by);
+        enum { AS_THEY_ARE = Format::CODE_BITS == 8 || Format::FLOATS };
+        if (dtype == MOEK_DTYPE_FP16 || AS_THEY_ARE) Format::template codes<0, 0>(codes, b, b1, at, by);
         else Format::template codes<(7 - Format::CODE_BITS) & 7, 0x80808080>(codes, b, b1, at, by);
     }
     /* Groups `first` to `end` - 1 of a warp's part of a step.  starts: of the lane's rows. */
@@ -264,7 +266,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                     #pragma unroll
                     for (p = 0; p < 2; p++) {
                         uint32_t pair[2];
-                        moek_block_pairs_<Format::CODE_BITS>(pair, codes[h][i][p], dtype);
+                        Format::block_pairs(pair, codes[h][i][p], dtype);
                         ws[p][h] = pair[0], ws[p][2 + h] = pair[1];
                     }
                 multiply(sum[mi], ws, xs[i], less[i], of_x[i], &f, dtype);
@@ -305,7 +307,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
      * with their minimums. */
     MOEK_DEVICE float sum_again(const unsigned char *x, const unsigned char *w, int k, int dtype)
     {
-        enum { WHOLE = COLUMNS == 32, OF_BLOCK = WHOLE ? 1 : WK, OF_WARP = WHOLE ? 1 : GROUPS };
+        enum { WHOLE = COLUMNS == 32, OF_BLOCK = COLUMNS > 64 ? COLUMNS / 64 : 1, OF_WARP = WHOLE ? 1 : GROUPS };
         float sum = 0;
         int c, n, i, h, j;
         #pragma unroll 1
@@ -324,10 +326,10 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
                     Format::factors(s, m, 1, b, b, PARTS == 2 ? group * 2 : first);
                     for (h = 0; h < 2; h++)
                         for (j = 0; j < 4; j++) {
-                            const int code = (int)(codes[i][h] >> 8 * j & 0xff) - Format::MIDDLE;
+                            const float code = Format::block_number(codes[i][h] >> 8 * j & 0xff);
                             const int p = PARTS == 2 ? h : i;
                             const uint16_t t = ((const uint16_t *)x)[c + 32 * group + 16 * h + 4 * q + j];
-                            sum = fmaf(fmaf((float)code, s[p], -m[p]), moek_from_t_(t, dtype), sum);
+                            sum = fmaf(fmaf(code, s[p], -m[p]), moek_from_t_(t, dtype), sum);
                         }
                 }
             }

@@ -64,7 +64,7 @@ MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float shift_factor, i
 {
     if constexpr (Format::X_TENSOR) {
         return ((const float *)a->a_scale)[0] * Format::w_scale(a->gate_up.scales[i], e, dtype);
-    } else if constexpr (Format::W_SCALE_COLUMNS == 0) {
+    } else if constexpr (Format::W_SCALED_BY && Format::W_SCALE_COLUMNS == 0) {
         return shift_factor * Format::w_scale(a->gate_up.scales[i], Format::W_SCALE_ROWS == 1 ? w_row : e, dtype);
     } else if constexpr (Format::GLOBAL_SCALE) {
         if constexpr (Format::X_GLOBAL_SCALE)
@@ -91,7 +91,7 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
                                   int end, int j0, int n, int act, int gated)
 {
     enum {
-        SCALES = Format::W_SCALED_BY && (Format::W_SCALE_COLUMNS == 0 || Format::GLOBAL_SCALE),
+        SCALES = (Format::W_SCALED_BY && Format::W_SCALE_COLUMNS == 0) || Format::GLOBAL_SCALE,
         BY_ROW = Format::X_BY_ROW && !(Format::W_SCALE_F32 && Format::W_SCALE_COLUMNS > 0)     /* else with sums of k */
     };
     const int dtype = Format::DTYPE > 0 ? (int)Format::DTYPE : a->dtype;

@@ -575,17 +575,60 @@ static void file_blocks_of(const moek_format *f)
     w.w_up_scale = NULL;
     CHECK(moek_plan_bind(&p, &w) == MOEK_OK, "%s", p.why);
 }
+/* Of formats that have arrays: the same, where config.weight_layout says so, and only there. */
+static void in_blocks(moek_config *c, const moek_format *f)
+{
+    of_quant(c, f->number);
+    c->weight_layout = MOEK_WEIGHTS_BLOCKS;
+    c->hidden = c->inter = 2 * f->file_columns;
+}
+static void blocks_or_arrays_of(const moek_format *f)
+{
+    const int blocks = MOEK_WEIGHTS_BLOCKS, columns = f->file_columns, second = f->global_scale;
+    char text[4096], says[160];
+    moek_config c = good();
+    moek_weights w;
+    moek_plan p;
+    CHECK(moek_format_of_file(f->file_type) == f && moek_weight_bytes(f, 0, 512) == moek_element_bytes(f->w, 512) &&
+          moek_weight_bytes(f, blocks, 512) == 512 / (size_t)columns * (size_t)f->file_bytes, "%s", f->name);
+    snprintf(says, sizeof says, "of %s it must be a multiple of %d, the columns of a block", f->name, columns);
+    REFUSED(in_blocks(&c, f); c.inter += columns / 2, E_ARGUMENT, says);
+    REFUSED(in_blocks(&c, f); c.hidden += columns / 2, E_ARGUMENT, says);
+    REFUSED(in_blocks(&c, f); c.inter_offset = f->granule, E_ARGUMENT,
+            "begin with a block of");
+    if (!served(f->number)) return;
+    ACCEPTED(of_quant(&c, f->number); c.inter += columns / 2);
+    ACCEPTED(of_quant(&c, f->number); c.inter_offset = f->granule);
+    if (mem_can_run(80)) ACCEPTED(in_blocks(&c, f); c.backend = MOEK_BACKEND_SM80);
+    in_blocks(&c, f);
+    c.backend = MOEK_BACKEND_CPU;
+    CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.config.weight_layout == blocks, "%s", p.why);
+    CHECK(moek_alignment(&p, "weights.w_up") == 1 && moek_alignment(&p, "weights.w_down") == 1, "%s", f->name);
+    snprintf(says, sizeof says, "%s (blocks of a GGUF file, in place)", f->name);
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, says), "%s", text);
+    memset(&w, 0, sizeof w);
+    w.w_up = w.w_down = w.w_up_scale = text + (16 - (size_t)(uintptr_t)text % 16);
+    if (second) w.w_up_global_scale = w.w_down_global_scale = (const float *)w.w_up;
+    CHECK(moek_plan_bind(&p, &w) == MOEK_E_ARGUMENT && has_text(p.why, "which has none beside its blocks"), "%s",
+          p.why);
+    w.w_up_scale = NULL;
+    CHECK(moek_plan_bind(&p, &w) == MOEK_OK, "%s", p.why);
+    w.w_down_global_scale = NULL;
+    CHECK(moek_plan_bind(&p, &w) == (second ? MOEK_E_ARGUMENT : MOEK_OK), "%s", p.why);
+}
 static void test_file_blocks(void)
 {
-    int i, blocks = 0;
+    int i, blocks = 0, both = 0;
     for (i = 0; i < FORMATS; i++) {
         const moek_format *const f = format_at(i);
         if (f->only_blocks) file_blocks_of(f), blocks++;
+        else if (moek_block_of(f->file_type)) blocks_or_arrays_of(f), both++;
         else if (!f->file_columns)
             REFUSED(c.quant = f->number; c.block = format_block(f, 0); c.weight_layout = MOEK_WEIGHTS_BLOCKS,
                     E_ARGUMENT, "have no blocks of");
     }
-    CHECK(blocks, "no format in blocks");
+    CHECK(blocks && both, "no format in blocks, or none that has arrays, too");
 }
 
 /* Demanding the GPU where there is none. */

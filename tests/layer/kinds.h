@@ -78,7 +78,7 @@ static void test_pairs(void)
     FOR_EACH_FORMAT(f) {
         for (i = 0; i < FORMATS; i++) {
             const moek_format *const g = format_at(i);
-            if (f->x_bits != 16 || g == f || !moek_same_weights(f->number, g->number)) continue;
+            if (config_in_blocks || f->x_bits != 16 || g == f || !moek_same_weights(f->number, g->number)) continue;
             if (!format_has(g, MOEK_OP_UP, layer_arch)) continue;
             test_pair(g, f, 0);
             if (!quick_set) test_pair(g, f, LAYER_BIAS);

@@ -211,7 +211,7 @@ static inline const void *layer_new_weights(layer *l, const moek_format *f, size
     if (format_plain(f)) return layer_new_t(l, n, 1 / sqrt((double)columns));
     array = layer_array_new(l, rows * moek_weight_bytes(f, 0, columns), LAYER_IN);
     if (f->only_blocks) {
-        block_fill(f, array, rows, columns, 1 / sqrt((double)columns), rng_u32());
+        block_fill(f, array, rows, columns, (f->global_scale ? LAYER_SECOND : 1) / sqrt((double)columns), rng_u32());
         return array;
     }
     for (i = 0; i < 1024; i++) some[i] = ref_encode(number, ref_spread(number) * rng_normal());
@@ -354,9 +354,8 @@ static inline void layer_widen_ids(layer *l)
 static inline void layer_new(layer *l, const moek_config *config, int options, int tokens)
 {
     const int gated = ref_gated(config->act), apart = gated && config->up_layout == MOEK_UP_SEPARATE;
-    const moek_format *const f = format_with(moek_format_of(config->quant), config->block);
-    const moek_format *const d = !config->down_quant ? f
-                               : format_with(moek_format_of(config->down_quant), config->block);
+    const moek_format *const f = format_lying(config, config->quant);
+    const moek_format *const d = !config->down_quant ? f : format_lying(config, config->down_quant);
     const int share = format_rows_share(f);
     size_t e, rows, blocks, h = (size_t)config->hidden, i = (size_t)config->inter;
     memset(l, 0, sizeof *l);

@@ -7,7 +7,7 @@ static int mix_serves(const moek_format *f, int op)
 static int mix_goes(const moek_format *up, const moek_format *down)
 {
     const int a = format_dtype(up), b = format_dtype(down);
-    return up != down && !(a && b && a != b) && !(up->blocks && down->blocks);
+    return up->number != down->number && !(a && b && a != b) && !(up->blocks && down->blocks);
 }
 /* Is it a row for these weights as they come, on this architecture? */
 static int mix_reads(const moek_kernel *k, int op, const moek_format *f)
@@ -25,6 +25,12 @@ static int mix_heights_meet(const moek_format *up, const moek_format *down)
             if (mix_reads(&k[j], MOEK_OP_DOWN, down) && k[i].m == k[j].m) return 1;
     return 0;
 }
+/* A format as a file has it: in blocks, if kernels read such. */
+static const moek_format *mix_as_file(const moek_format *f)
+{
+    const moek_format *const in_blocks = layer_in_blocks(f);
+    return in_blocks ? in_blocks : f;
+}
 /* A config of both.  Rows of each are whole blocks of its own, of no other's: of q4_0 and q4_K, hidden is 288. */
 static moek_config mix_of(const moek_format *up, const moek_format *down, int turn)
 {
@@ -34,6 +40,8 @@ static moek_config mix_of(const moek_format *up, const moek_format *down, int tu
     c.block = format_block(up->blocks ? up : down, turn);
     c.hidden = format_round_up(up, up->only_blocks ? HIDDEN + 1 : HIDDEN);
     c.inter = format_round_up(down, down->only_blocks ? INTER + 1 : INTER);
+    if ((up->only_blocks && format_has_arrays(up)) || (down->only_blocks && format_has_arrays(down)))
+        c.weight_layout = MOEK_WEIGHTS_BLOCKS;
     c.act = acts[turn % 3];
     if (ref_gated(c.act)) c.up_layout = turn / 2 % 5;
     if (c.up_layout == MOEK_UP_SWAPPED && format_rows_share(up)) c.up_scales = MOEK_UP_SCALES_SEPARATE;
@@ -74,7 +82,8 @@ static void test_two_formats(void)
     FOR_EACH_FORMAT(f) {
         int i, turn = q_;
         for (i = 1; i < FORMATS; i++) {
-            const moek_format *const g = format_at((q_ + i) % FORMATS);
+            const moek_format *g = format_at((q_ + i) % FORMATS);
+            if (f->only_blocks && (config_in_blocks || turn % 2)) g = mix_as_file(g);
             if (!mix_serves(f, MOEK_OP_UP) || !mix_serves(g, MOEK_OP_DOWN) || !mix_goes(f, g)) continue;
             if (turn++ % (SMALL ? 12 : quick_set ? 7 : 2)) continue;
             if (mix_heights_meet(f, g)) mix_case(f, g, turn);
@@ -95,7 +104,7 @@ static void test_two_sizes(void)
     int i, j, t, turn = 0;
     for (i = 0; i < FORMATS; i++) {
         for (j = 0; j < FORMATS; j++) {
-            const moek_format *const f = format_at(i), *const g = format_at(j);
+            const moek_format *const f = mix_as_file(format_at(i)), *const g = mix_as_file(format_at(j));
             moek_config c;
             if (!mix_serves(f, MOEK_OP_UP) || !mix_serves(g, MOEK_OP_DOWN) || !mix_goes(f, g)) continue;
             if (!layer_arch && !(mix_in_file(f) && mix_in_file(g))) continue;

@@ -40,12 +40,17 @@ static int backend;                                    /* under test */
 
 /* Where the format leaves columns of scales open, each of its choices by turns. */
 static int config_turn;
+/* The format under test, if it has arrays, and its weights lie in blocks of a file (format_in_blocks). */
+static const moek_format *config_in_blocks;
 static moek_config config_of(int quant)
 {
+    const int in_blocks = config_in_blocks && config_in_blocks->number == quant;
+    const moek_format *const f = in_blocks ? config_in_blocks : moek_format_of(quant);
     moek_config c;
     memset(&c, 0, sizeof c);
-    c.block = format_block(moek_format_of(quant), config_turn++);
-    c.hidden = format_round_up(moek_format_of(quant), HIDDEN); c.inter = format_round_up(moek_format_of(quant), INTER);
+    c.block = format_block(f, config_turn++);
+    c.hidden = format_round_up(f, HIDDEN); c.inter = format_round_up(f, INTER);
+    c.weight_layout = in_blocks ? MOEK_WEIGHTS_BLOCKS : 0;
     c.experts = EXPERTS; c.topk = TOPK;
     c.quant = quant; c.act = MOEK_SILU; c.max_tokens = TOKENS;
     c.backend = backend;
@@ -53,12 +58,24 @@ static moek_config config_of(int quant)
 }
 /* Blocks of GGUF files differ in little: of the quick set, each test has another quarter of them. */
 static int quick_blocks;
+/* Of one that has arrays, blocks in their place, where kernels read them; else NULL. */
+static const moek_format *layer_in_blocks(const moek_format *f)
+{
+    return format_in_blocks(f) != f && format_reads(f, layer_arch, MOEK_READS_BLOCKS) ? format_in_blocks(f) : NULL;
+}
+/* Number i of all formats, then of those that may lie in blocks, too, or NULL; behind the last 0. */
+static int next_format(int i, const moek_format **f)
+{
+    if (i < FORMATS) *f = format_at(i), config_in_blocks = NULL;
+    else *f = config_in_blocks = i < 2 * FORMATS ? layer_in_blocks(format_at(i - FORMATS)) : NULL;
+    return i < 2 * FORMATS;
+}
 /* Every format that the backend serves, of weights as they come: its descriptor.  (Others: test_fragments.) */
 #define FOR_EACH_FORMAT(f) \
     const moek_format *f; \
     int q_, test_ = quick_blocks++; \
-    for (q_ = 0; q_ < FORMATS && (f = format_at(q_), 1); q_++) \
-        if (format_has(f, MOEK_OP_UP, layer_arch) && !(layer_arch == 90 && format_in_fragments(f)) && \
+    for (q_ = 0; next_format(q_, &f); q_++) \
+        if (f && format_has(f, MOEK_OP_UP, layer_arch) && !(layer_arch == 90 && format_in_fragments(f)) && \
             !(quick_set && f->only_blocks && (q_ + test_) % 4))
 /* A row of the format that a plan for weights as they come may demand on this device. */
 static int row_of(const moek_kernel *k, const moek_format *f)
@@ -98,6 +115,7 @@ static void run(const char *backend_name, const char *test_name, void (*test)(vo
     rng_seed(1);                                       /* a test gives the same, whatever runs before it */
     layer_worst = layer_worst_element = 0;
     quick_cases = 0;
+    config_in_blocks = NULL;
     start = seconds();
     if (layer_says) layer_says(test_name);
     test();

@@ -371,7 +371,7 @@ static void apart_case(int quant, int turn)
 {
     static const int tokens[] = { 1, 4, 9, 70, 300, 900 };
     moek_config c = config_of(quant);
-    const moek_format *const f = format_with(moek_format_of(quant), c.block);
+    const moek_format *const f = format_lying(&c, quant);
     size_t scales, half, zeros;
     moek_weights w;
     uint16_t *y;

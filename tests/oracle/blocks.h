@@ -143,6 +143,8 @@ static inline void block_fill(const moek_format *f, void *rows, size_t count, si
 {
     const moek_block *const b = moek_block_of(f->file_type);
     const size_t all = count * moek_weight_bytes(f, MOEK_WEIGHTS_BLOCKS, columns) / (size_t)b->bytes;
+    const int positive = b->sign || b->scale.of.type == MOEK_SCALE_TYPE_E8M0 ||        /* scales without a sign */
+                         b->scale.of.type == MOEK_SCALE_TYPE_E4M3;
     uint32_t state = seed * 2654435761u | 1;
     double mean, deviation;
     size_t i;
@@ -150,7 +152,7 @@ static inline void block_fill(const moek_format *f, void *rows, size_t count, si
     block_spread(ref_element(f->w, 0), &mean, &deviation);
     for (i = 0; i < all; i++) {
         uint8_t *const block = (uint8_t *)rows + i * (size_t)b->bytes;
-        const double scale = (b->sign || block_random(&state) & 1 ? 1 : -1) * size / deviation;
+        const double scale = (positive || block_random(&state) & 1 ? 1 : -1) * size / deviation;
         for (j = 0; j < b->bytes; j++) block[j] = (uint8_t)(block_random(&state) >> 9);
         block_fill_scale(&b->scale, block, b->columns / b->scale.of.columns, scale, &state);
         if (b->sign)

@@ -64,6 +64,28 @@ static inline const moek_format *format_with(const moek_format *f, int block)
     return &with[i][j];
 }
 
+/* Of one that has arrays and blocks, the format as it lies in these; of others the format. */
+static inline const moek_format *format_in_blocks(const moek_format *f)
+{
+    static moek_format in_blocks[FORMATS];
+    moek_format *const to = &in_blocks[f->number % FORMATS];
+    if (f->only_blocks || !moek_block_of(f->file_type)) return f;
+    *to = *f;
+    memset(&to->w_scale, 0, sizeof to->w_scale);
+    to->blocks = to->zero = to->expands = 0;
+    to->only_blocks = 1, to->granule = f->file_columns;
+    return to;
+}
+
+/* A format of a config, with its columns of a scale, and as its weights lie. */
+static inline const moek_format *format_lying(const moek_config *c, int quant)
+{
+    const moek_format *const f = format_with(moek_format_of(quant), c->block);
+    return c->weight_layout == MOEK_WEIGHTS_BLOCKS ? format_in_blocks(f) : f;
+}
+/* Has it arrays, too?  (One that format_in_blocks makes, that is.) */
+static inline int format_has_arrays(const moek_format *f) { return !moek_format_of(f->number)->only_blocks; }
+
 /* So many columns, or more: whole blocks, where it comes in such alone. */
 static inline int format_round_up(const moek_format *f, int columns)
 {
@@ -100,12 +122,13 @@ static inline int format_on_gpu(const moek_format *f)
 /* Sizes that all of its GEMMs there take are multiples of it, of weights as they come where kernels read such. */
 static inline int format_granule(const moek_format *f, int arch)
 {
-    const int as_is = format_reads(f, arch, MOEK_READS_CHECKPOINT);
-    int i, n, granule = 1;
+    const int in_blocks = f->only_blocks && format_has_arrays(f);
+    const int order = in_blocks ? MOEK_READS_BLOCKS : MOEK_READS_CHECKPOINT, as_is = format_reads(f, arch, order);
+    int i, n, granule = in_blocks ? f->granule : 1;
     const moek_kernel *const k = moek_kernels(&n);
     for (i = 0; i < n; i++)
         if (k[i].quant == f->number && k[i].arch == arch && k[i].op != MOEK_OP_LAYER && k[i].granule > granule &&
-            (!k[i].reads || !as_is || k[i].reads & MOEK_READS_CHECKPOINT)) granule = k[i].granule;
+            (!k[i].reads || !as_is || k[i].reads & order)) granule = k[i].granule;
     return granule;
 }
 

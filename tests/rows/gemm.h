@@ -264,7 +264,12 @@ static void gemm_w_array(const gemm_case_t *c, moek_gemm_args *h, int of_expert,
     void *w, *bias, *scaled;
     if (c->bias) h->w.bias = bias = in(rows * 2), fill_t(bias, rows, h->dtype, 0.5);
     h->w.codes = w = in(rows * moek_weight_bytes(f, 0, (size_t)h->k));
-    if (f->only_blocks) { block_fill(f, w, rows, (size_t)h->k, size, rng_u32()); return; }
+    if (f->only_blocks) {
+        h->w.layout = MOEK_WEIGHTS_BLOCKS;
+        block_fill(f, w, rows, (size_t)h->k, size * (f->global_scale ? GLOBAL_SCALE : 1), rng_u32());
+        gemm_w_more(c, h, of_expert, matrices);
+        return;
+    }
     fill_codes(w, rows * h->k, number, scales ? ref_spread(number) : size);
     if (!scales) return;
     scaled = in(ref_bytes(type, scales));

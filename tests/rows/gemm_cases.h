@@ -221,11 +221,17 @@ static void gemm_case(const gemm_case_t *c)
         gemm_requantized(&h, (int)rows);
     gemm_clear();
 }
+/* What the row wants sizes to be multiples of, or blocks of a format that has arrays, too; and with panels. */
+static int gemm_sizes(void)
+{
+    return now.format->only_blocks ? round_up(now.row->granule, now.format->granule) : now.row->granule;
+}
+static int gemm_granule(void) { return gemm_in_panels() ? round_up(gemm_sizes(), 32) : gemm_sizes(); }
 /* Sizes that are a multiple of the row's granule, and as little more as can be. */
 static int gemm_size(int turn, int largest)
 {
     static const int sizes[] = { 72, 1, 136, 3, 264, 392, 128, 520 };
-    const int g = now.row->granule, size = sizes[turn % COUNT(sizes)];
+    const int g = gemm_sizes(), size = sizes[turn % COUNT(sizes)];
     const int n = size < 8 ? g * size : round_up(size, g);
     return n <= round_up(largest, g) ? n : round_up(72, g);
 }
@@ -263,7 +269,7 @@ static gemm_case_t gemm_plain(int up, int kind, int experts, int slots, int n, i
     c.up = up, c.act = MOEK_SILU, c.layout = MOEK_UP_GATE_UP, c.turn = 1, c.experts = experts, c.topk = 2;
     c.slots = slots, c.kind = kind, c.order = up ? ORDER_IN : ORDER_OUT;
     c.dtype = format_dtype_in(now.format, 0);
-    c.n = round_up(n, now.row->granule), c.k = round_up(k, now.row->granule);
+    c.n = round_up(n, gemm_sizes()), c.k = round_up(k, gemm_sizes());
     return c;
 }
 /* Large enough for every tile, stage and warp to be in use: a hot expert among empty and small ones. */
@@ -308,7 +314,7 @@ static void gemm_tails(int up)
         const int experts = i % 3 ? 3 : 1;
         gemm_case_t c = gemm_plain(up, IDS_SORTED, experts, experts * (m + more[i / 3]), gemm_size(i, 520),
                                    i % 2 ? 648 : 136 + 64 * (i % 5));
-        c.k = round_up(c.k, now.row->granule), c.n = round_up(c.n, now.row->granule);
+        c.k = round_up(c.k, gemm_sizes()), c.n = round_up(c.n, gemm_sizes());
         c.turn = i, c.order = i % 4, c.batched = i % 5 == 4, c.bias = i / 2 % 2, c.bad = i % 7 == 6;
         if (up) c.act = MOEK_SILU + i % 11, c.layout = i / 3 % 5;
         c.dtype = format_dtype_in(now.format, i);
@@ -317,7 +323,7 @@ static void gemm_tails(int up)
     for (i = 0; i < 12; i++) {                         /* tiles enough that none is cut in two; two blocks and a tail */
         const int experts = (i < 11 ? 40 : 20) / (SMALL ? 8 : 1), rows = (i < 11 ? m : 2 * m) + more[i % COUNT(more)];
         gemm_case_t c = gemm_plain(up, IDS_SORTED, experts, experts * rows, up ? 136 : 264, 72);
-        c.k = round_up(c.k, now.row->granule), c.n = round_up(c.n, now.row->granule);
+        c.k = round_up(c.k, gemm_sizes()), c.n = round_up(c.n, gemm_sizes());
         c.turn = i, c.order = i % 4, c.batched = i % 4 == 3, c.bias = i / 2 % 2, c.bad = i == 6;
         if (up) c.act = i < 8 ? MOEK_SILU : MOEK_SILU + i % 11, c.layout = i % 5;
         if (!leave_out(i, 7)) gemm_run(&c);
@@ -345,7 +351,7 @@ static void gemm_many(int up, int kind, int topk, int batched, int turn)
     gemm_case_t c = gemm_plain(up, kind, 5, (SMALL ? 500 : 4096) * topk, n, 72);
     if (leave_out(turn, 2) || !mem_on_gpu(now.row->arch)) return;
     c.topk = topk, c.batched = batched, c.turn = turn;
-    if (turn >= 6) c.k = round_up(turn == 7 ? 1700 : 200, now.row->granule);        /* 1700: 14 or 27 steps */
+    if (turn >= 6) c.k = round_up(turn == 7 ? 1700 : 200, gemm_sizes());        /* 1700: 14 or 27 steps */
     gemm_run(&c);
 }
 static void gemm_many_tokens(int up)
@@ -391,7 +397,6 @@ static void gemm_powers(int up)
     }
 }
 /* What all sizes are multiples of, so that weights can be in panels if the row wants that. */
-static int gemm_granule(void) { return gemm_in_panels() ? round_up(now.row->granule, 32) : now.row->granule; }
 /* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.)
  * Or integers in both, whose sums often lie in the middle between two T.  Or codes of w, with scales that are powers of
  * two, up to 2^40 apart; or e4m3, 2^17. */
@@ -423,7 +428,7 @@ static void gemm_codes(int mode)
     h.a_rows = c.slots, h.a = a = in(c.slots * moek_element_bytes(f->x, (size_t)k));
     h.w.codes = w = in(h.n * moek_weight_bytes(f, 0, (size_t)k));
     for (i = 0; i < (size_t)c.slots * k; i++) ref_put_code(of_a, a, i, ref_encode(of_a, 0));
-    if (f->only_blocks) block_fill(f, w, (size_t)h.n, (size_t)k, 1, 7);
+    if (f->only_blocks) h.w.layout = MOEK_WEIGHTS_BLOCKS, block_fill(f, w, (size_t)h.n, (size_t)k, 1, 7);
     for (i = 0; !f->only_blocks && i < (size_t)h.n * k; i++) ref_put_code(of_w, w, i, ref_encode(of_w, 0));
     for (i = 0; !f->only_blocks && mode != INTEGERS && i < (size_t)each * codes; i++)
         ref_put_code(of, in_w ? w : a, i / each * k + i % each,
@@ -448,13 +453,15 @@ static void gemm_codes(int mode)
     gemm_launch(&h, 0, size, mode != POWERS && !(f->only_blocks && moek_block_of(f->file_type)->sign));
     gemm_clear();
 }
-/* Blocks of GGUF files with f16s from end to end of their range, negative ones, subnormal ones and 0, all else random:
- * each weight of 16 rows times 1. */
+/* Blocks of GGUF files with f16s, or scales of a byte, from end to end of their range, negative ones, subnormal ones, 0
+ * and NaN, all else random: each weight of 16 rows times 1. */
 static void gemm_block_extremes(void)
 {
     static const unsigned halves[] = { 0x0001, 0x03ff, 0x7bff, 0xfbff, 0x8001, 0x0000, 0x3c00, 0xb555, 0x0400 };
+    static const unsigned of_a_byte[] = { 0x00, 0x01, 0x02, 0x7e, 0x7f, 0x80, 0xfb, 0xfc, 0xff };
     const moek_format *const f = now.format;
     const moek_block *const b = moek_block_of(f->file_type);
+    float *second;
     const int k = f->only_blocks ? round_up(64, gemm_granule()) : 0, n = round_up(16, gemm_granule());
     gemm_case_t c;
     moek_gemm_args h;
@@ -478,12 +485,15 @@ static void gemm_block_extremes(void)
         int s, g, j;
         for (j = 0; j < b->bytes; j++) block[j] = (uint8_t)rng_u32();
         for (s = 0; s < 1 + (b->sign != 0); s++) {
-            const unsigned half = halves[(i + (size_t)s * 4) % COUNT(halves)];
+            const int bytes = of[s]->of.type == MOEK_SCALE_TYPE_E8M0 || of[s]->of.type == MOEK_SCALE_TYPE_E4M3;
+            const unsigned half = (bytes ? of_a_byte : halves)[(i + (size_t)s * 4) % COUNT(halves)];
             if (of[s]->top.type) block[of[s]->top_at] = (uint8_t)half, block[of[s]->top_at + 1] = (uint8_t)(half >> 8);
             for (g = 0; !of[s]->top.type && g < b->columns / of[s]->of.columns; g++)
                 block_put(of[s]->plane, of[s]->planes, block, g, half);
         }
     }
+    if (f->global_scale) h.w.global_scale = second = in_f32(1), *second = 1;
+    h.w.layout = MOEK_WEIGHTS_BLOCKS;
     size = (size_t)k * n;
     h.out = out(size * 2);
     gemm_launch(&h, 0, size, 0);

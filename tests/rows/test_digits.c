@@ -21,7 +21,7 @@
 
 enum { NORMAL, OUTLIERS, SUBNORMAL, SMALL_BESIDE, EQUAL, KINDS };       /* of x */
 enum { ROWS = 4, N = 16, MOST_K = 4096 };
-typedef struct sum_case { int quant, block, dtype, kind, k, offset, zeros; } sum_case;
+typedef struct sum_case { int quant, block, dtype, kind, k, offset, zeros, in_blocks; } sum_case;
 
 static uint8_t room[2 * N * MOST_K + 1], zero[N * 256];
 static uint8_t *const w = room + 1;                    /* blocks of a file begin anywhere */
@@ -41,9 +41,14 @@ static double number_of(const sum_case *c, int i)
     default:           return normal;
     }
 }
+static const moek_format *given_to(const sum_case *c)
+{
+    const moek_format *const f = moek_format_of(c->quant);
+    return c->in_blocks ? format_in_blocks(f) : f;
+}
 static void fill(const sum_case *c, const moek_format *f)
 {
-    const moek_format *const given = moek_format_of(c->quant);
+    const moek_format *const given = given_to(c);
     const ref_number *const of_x = ref_element(f->x, c->dtype), *const of_w = ref_element(f->w, c->dtype);
     const ref_number *const type = ref_scale_type(f->w_scale.type, c->dtype);
     int i;
@@ -61,7 +66,7 @@ static void fill(const sum_case *c, const moek_format *f)
 /* The same of blocks.  With minimums, what they are taken from counts, and the minimum. */
 static void reference_blocks(const sum_case *c, const moek_digits_ *d)
 {
-    const moek_format *const f = moek_format_of(c->quant);
+    const moek_format *const f = given_to(c);
     const ref_number *const of_x = ref_element(f->x, c->dtype);
     int j, r, k, i;
     for (j = 0; j < N; j++)
@@ -205,6 +210,7 @@ static void sums(const sum_case *c)
     args.n = args.w_rows = N; args.k = c->k; args.k_offset = c->offset; args.dtype = c->dtype;
     args.a = x; args.w.codes = w; args.w.scales = w_scale; args.a_scale = x_scale;
     args.a_rows = ROWS; args.w.zero_points = c->zeros ? zero : NULL;
+    args.w.layout = c->in_blocks ? MOEK_WEIGHTS_BLOCKS : 0;
     d = moek_digits_of_(&args, &found, &moek_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
     fill(c, &d.f);
     if (d.block) reference_blocks(c, &d);
@@ -336,12 +342,14 @@ static void format_with_columns(const moek_format *f, int block)
 {
     static const int given[] = { 2048, 32, 2, 130, 1408, 4096, 2880 };
     static const int in_32[] = { 2048, 32, 96, 4096, 1408, 2880, 768 };
+    static const int in_64[] = { 2048, 64, 192, 4096, 1408, 2880, 768 };
     static const int in_256[] = { 2048, 256, 768, 4096, 1280, 2816, 512 };
-    const int *const ks = !f->only_blocks ? given : f->file_columns == 32 ? in_32 : in_256;
+    const int *const in_blocks = f->file_columns == 32 ? in_32 : f->file_columns == 64 ? in_64 : in_256;
+    const int *const ks = f->only_blocks ? in_blocks : given;
     const int columns = f->blocks ? block : f->w_scale.columns;
     sum_case c;
     int i;
-    c.quant = f->number; c.block = block;
+    c.quant = f->number; c.block = block; c.in_blocks = f->only_blocks;
     for (c.kind = 0; c.kind < KINDS; c.kind++)
         for (i = 0; i < (int)(sizeof given / sizeof *given); i++)
             for (c.dtype = MOEK_DTYPE_BF16; c.dtype <= MOEK_DTYPE_FP16; c.dtype++) {
@@ -365,6 +373,7 @@ int main(int argc, char **argv)
         if (!codes && !f->only_blocks) continue;
         if (f->x_bits < 8 || (f->x == MOEK_ELEMENT_S8 && f->w == f->x)) continue;
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++) format_with_columns(f, f->blocks ? f->block[j] : 0);
+        if (format_in_blocks(f) != f) format_with_columns(format_in_blocks(f), 0);
     }
     CHECK(seen_two > 20 && failed_two == seen_two, "two digits alone were good enough in %d of %d cases",
           seen_two - failed_two, seen_two);

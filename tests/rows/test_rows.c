@@ -194,17 +194,29 @@ static void say_row(const char *name, int cases, double worst, const char *time,
         printf("\n");
     }
 }
+/* The kernels that a row of plain C takes along.  in_blocks: those of another height, too, that read blocks as it does,
+ * if the row of their height does not. */
+static void take_sets(const moek_kernel *row, int in_blocks)
+{
+    int count, i, j;
+    const moek_kernel *const all = moek_kernels(&count);
+    for (i = 0; i < count; i++) {
+        const moek_kernel *const k = &all[i];
+        if (!takes_along(row, k) && !(in_blocks && k->reads & MOEK_READS_BLOCKS && does_the_same(row, k))) continue;
+        for (j = 0; j < gemm_sets_there && gemm_set[j].row != k; j++) continue;
+        if (j == gemm_sets_there && CHECK(j < COUNT(gemm_set), "%s: too many sets", row->name))
+            gemm_set[gemm_sets_there++].row = k;
+    }
+}
 static void test_row(const moek_kernel *row)
 {
     const int failed = check_failed, by_mma = row->arch == 89 || row->arch == 120;
     char time[24];
-    int count, i;
-    const moek_kernel *const all = moek_kernels(&count);
+    int i;
     memset(&now, 0, sizeof now);
     memset(gemm_set, 0, sizeof gemm_set);
-    for (i = gemm_sets_there = 0; i < count; i++)
-        if (takes_along(row, &all[i]) && CHECK(gemm_sets_there < COUNT(gemm_set), "%s: too many sets", row->name))
-            gemm_set[gemm_sets_there++].row = &all[i];
+    gemm_sets_there = 0;
+    take_sets(row, 0);
     now.row = row;
     now.thin = quick_set || (broad_set && (OTHER_DEVICE || !broad_row(row)));
     now.format = format_with(moek_format_of(row->quant), row->block);
@@ -219,6 +231,7 @@ static void test_row(const moek_kernel *row)
     ref_blocks_in_t = 3 * ref_makes_t(row);
     ref_w_in_e4m3 = row->quant && gemm_in_fragments() && format_quantizes(now.format);
     ref_w_unit = row->m >= 96 ? 0 : 128;               /* tall tiles: of the row up to there */
+    if (row->reads == MOEK_READS_BLOCKS) now.format = format_in_blocks(now.format);
     switch (row->op) {
     case MOEK_OP_ROUTE:   test_route(); break;
     case MOEK_OP_MAP:     test_map(); break;
@@ -232,6 +245,11 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_LAYER:   now.row->max_tokens ? test_layer_few() : test_layer(); break;
     case MOEK_OP_MLP:     test_mlp(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
+    }
+    if (row->reads & MOEK_READS_BLOCKS && !now.format->only_blocks) {  /* both orders */
+        now.format = format_in_blocks(now.format);
+        take_sets(row, 1);
+        row->op == MOEK_OP_UP ? test_up() : test_down();
     }
     snprintf(time, sizeof time, "%.1f s", seconds() - now.start);
     say_row(row->name, now.cases, now.worst, time, failed);

@@ -209,22 +209,6 @@ MOEK_AVX2_INLINE __m256 moek_half_avx2_(const __m256i codes[2], const moek_x_chu
     }
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(e), _mm256_set1_ps(0.00390625f), f);
 }
-/* 8 scales to f32. */
-MOEK_AVX2_INLINE __m256 moek_eight_e8m0_avx2_(const char *from)
-{
-    const __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
-    const __m256i nan = _mm256_cmpeq_epi32(b, _mm256_set1_epi32(255));
-    const __m256i f = _mm256_max_epi32(_mm256_slli_epi32(b, 23), _mm256_set1_epi32(0x00400000));
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(f, _mm256_set1_epi32(0x7fc00000), nan));
-}
-MOEK_AVX2_INLINE __m256 moek_eight_e4m3_avx2_(const char *from)        /* its bits are an fp16, 2^8 too small */
-{
-    const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)from), most = _mm_set1_epi8(127);
-    const __m128i h = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80));
-    const __m256i nan = _mm256_cvtepi8_epi32(_mm_cmpeq_epi8(_mm_and_si128(b, most), most));
-    return _mm256_blendv_ps(_mm256_mul_ps(_mm256_cvtph_ps(h), _mm256_set1_ps(256.0f)),
-                            _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), _mm256_castsi256_ps(nan));
-}
 /* Scales of a run to f32; 8 more may be written. */
 MOEK_AVX2_INLINE void moek_run_scales_avx2_(float *to, const moek_w_run_ *w, const char *from, int n)
 {

@@ -1,4 +1,4 @@
-/* moek/kernel/blocks.h -- blocks of GGUF files on GPUs: what lies in them at multiples of two bytes, or of four. */
+/* moek/kernel/blocks.h -- blocks of GGUF files on GPUs: what lies in them at multiples of 1, 2 or 4 bytes. */
 #ifndef MOEK_BLOCKS_GPU_H
 #define MOEK_BLOCKS_GPU_H
 #include "ptx.h"
@@ -7,7 +7,11 @@
 template <int ALIGN> MOEK_DEVICE uint32_t moek_block_word_(const unsigned char *p)
 {
     if constexpr (ALIGN >= 4) return *(const uint32_t *)p;
-    else return *(const uint16_t *)p | (uint32_t)*(const uint16_t *)(p + 2) << 16;
+    else if constexpr (ALIGN == 1) {                   /* of the two words that hold them, or the one */
+        const int before = (int)((uintptr_t)p & 3);
+        const uint32_t low = *(const uint32_t *)(p - before), high = *(const uint32_t *)(p + (4 - before) % 4);
+        return __byte_perm(low, high, 0x3210 + 0x1111 * before);
+    } else return *(const uint16_t *)p | (uint32_t)*(const uint16_t *)(p + 2) << 16;
 }
 MOEK_DEVICE float moek_block_half_(const unsigned char *p)
 {

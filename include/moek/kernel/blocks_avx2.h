@@ -3,6 +3,7 @@
  * is. */
 #ifndef MOEK_BLOCKS_AVX2_H
 #define MOEK_BLOCKS_AVX2_H
+#include "../format.h"
 #include "isa.h"
 #if MOEK_HAVE_X86_
 
@@ -22,6 +23,14 @@ MOEK_AVX2_INLINE __m256i moek_halves_avx2_(const uint8_t *at, const int by, cons
     const __m128i v = _mm_loadu_si128((const __m128i *)at);
     const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(v), _mm_srli_epi16(v, by), 1);
     return _mm256_and_si256(both, _mm256_set1_epi8((char)((1 << bits) - 1)));
+}
+/* Two planes, one behind the other, of which 8 bytes have a number of 4 bits each, and one more above. */
+MOEK_AVX2_INLINE __m256i moek_quarters_avx2_(const uint8_t *at)
+{
+    const __m128i v = _mm_loadu_si128((const __m128i *)at), high = _mm_srli_epi16(v, 4);
+    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi64(v, high)),
+                                                 _mm_unpackhi_epi64(v, high), 1);
+    return _mm256_and_si256(both, _mm256_set1_epi8(15));
 }
 /* A plane of single bits, 8 columns a byte, which begin at bit `up`. */
 MOEK_AVX2_INLINE __m256i moek_singles_avx2_(const uint8_t *at, const int up)
@@ -61,6 +70,34 @@ MOEK_AVX2_INLINE __m256 moek_eight_fp16_avx2_(const uint8_t *at, const int step)
     for (i = 0; i < 8; i++) memcpy(&h[i], at + i * step, 2);
     return _mm256_cvtph_ps(_mm_setr_epi16((short)h[0], (short)h[1], (short)h[2], (short)h[3], (short)h[4],
                                           (short)h[5], (short)h[6], (short)h[7]));
+}
+/* 8 scales of a byte to f32. */
+MOEK_AVX2_INLINE __m256 moek_eight_e8m0_avx2_(const char *from)
+{
+    const __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
+    const __m256i nan = _mm256_cmpeq_epi32(b, _mm256_set1_epi32(255));
+    const __m256i f = _mm256_max_epi32(_mm256_slli_epi32(b, 23), _mm256_set1_epi32(0x00400000));
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(f, _mm256_set1_epi32(0x7fc00000), nan));
+}
+MOEK_AVX2_INLINE __m256 moek_eight_e4m3_avx2_(const char *from)        /* its bits are an fp16, 2^8 too small */
+{
+    const __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)from), most = _mm_set1_epi8(127);
+    const __m128i h = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(b), 7), _mm_set1_epi16((short)0xbf80));
+    const __m256i nan = _mm256_cvtepi8_epi32(_mm_cmpeq_epi8(_mm_and_si128(b, most), most));
+    return _mm256_blendv_ps(_mm256_mul_ps(_mm256_cvtph_ps(h), _mm256_set1_ps(256.0f)),
+                            _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)), _mm256_castsi256_ps(nan));
+}
+/* `per` scales of a byte of each of so many blocks, 8 or 16 in all, times `by`. */
+MOEK_AVX2_INLINE void moek_put_scales_avx2_(float *to, const uint8_t *at, const int bytes, const int per,
+                                            const int blocks, const int type, const float by)
+{
+    char in[16];
+    int i;
+    for (i = 0; i < blocks; i++) memcpy(in + i * per, at + i * bytes, (size_t)per);
+    for (i = 0; i < per * blocks; i += 8) {
+        const __m256 f = type == MOEK_SCALE_TYPE_E8M0 ? moek_eight_e8m0_avx2_(in + i) : moek_eight_e4m3_avx2_(in + i);
+        _mm256_storeu_ps(to + i, _mm256_mul_ps(f, _mm256_set1_ps(by)));
+    }
 }
 #endif
 #endif

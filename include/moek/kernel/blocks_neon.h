@@ -4,6 +4,7 @@
 #ifndef MOEK_BLOCKS_NEON_H
 #define MOEK_BLOCKS_NEON_H
 #include <string.h>
+#include "../format.h"
 #include "isa.h"
 #if MOEK_HAVE_NEON_
 
@@ -32,6 +33,15 @@ MOEK_NEON_INLINE uint8x16x2_t moek_halves_neon_(const uint8_t *at, const int by,
     v.val[0] = moek_bits_neon_(vld1q_u8(at), 0, (1 << bits) - 1);
     v.val[1] = moek_bits_neon_(vld1q_u8(at), -by, (1 << bits) - 1);
     return v;
+}
+/* Two planes, one behind the other, of which 8 bytes have a number of 4 bits each, and one more above. */
+MOEK_NEON_INLINE uint8x16x2_t moek_quarters_neon_(const uint8_t *at)
+{
+    const uint8x16_t v = vld1q_u8(at), low = vandq_u8(v, vdupq_n_u8(15)), high = vshrq_n_u8(v, 4);
+    uint8x16x2_t both;
+    both.val[0] = vcombine_u8(vget_low_u8(low), vget_low_u8(high));
+    both.val[1] = vcombine_u8(vget_high_u8(low), vget_high_u8(high));
+    return both;
 }
 /* A plane of single bits, 8 columns a byte, which begin at bit `up`. */
 MOEK_NEON_INLINE uint8x16x2_t moek_singles_neon_(const uint8_t *at, const int up)
@@ -107,6 +117,15 @@ MOEK_NEON_INLINE void moek_put_eight_neon_(float *to, const uint8_t *at, const i
         const float32x4_t f = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(h + i)));
         vst1q_f32(to + i, minus ? vnegq_f32(f) : f);
     }
+}
+/* `per` scales of a byte of each of so many blocks, 8 or 16 in all, times `by`. */
+MOEK_NEON_INLINE void moek_put_scales_neon_(float *to, const uint8_t *at, const int bytes, const int per,
+                                            const int blocks, const int type, const float by)
+{
+    int i, j;
+    for (i = 0; i < blocks; i++, at += bytes)
+        for (j = 0; j < per; j++)
+            *to++ = by * (type == MOEK_SCALE_TYPE_E8M0 ? moek_from_e8m0_(at[j]) : moek_from_e4m3_(at[j]));
 }
 #endif
 #endif

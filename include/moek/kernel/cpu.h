@@ -59,4 +59,12 @@ enum {                                                 /* MOEK_CPU_FORMAT_BF16, 
 #undef MOEK_CPU_FORMAT_
     MOEK_CPU_FORMAT_COUNT_
 };
+/* Of those that have arrays, as they lie in blocks of files. */
+static MOEK_UNUSED const moek_format moek_cpu_in_blocks_[] = { MOEK_EACH_FORMAT_IN_BLOCKS(MOEK_FORMAT_FACTS_) };
+enum {                                                 /* MOEK_CPU_IN_BLOCKS_MXFP4_A16, ... */
+#define MOEK_CPU_IN_BLOCKS_(NAME, ...) MOEK_CPU_IN_BLOCKS_##NAME,
+    MOEK_EACH_FORMAT_IN_BLOCKS(MOEK_CPU_IN_BLOCKS_)
+#undef MOEK_CPU_IN_BLOCKS_
+    MOEK_CPU_IN_BLOCKS_COUNT_
+};
 #endif

@@ -619,7 +619,7 @@ MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_args *found
     if (f.blocks) f.w_scale.columns = columns;
     memset(&d, 0, sizeof d);
     *found = *(const moek_gemm_args *)args;
-    if (f.only_blocks) {                               /* which become s8 */
+    if (f.only_blocks || found->w.layout == MOEK_WEIGHTS_BLOCKS) {     /* which become s8 */
         d.block = moek_blocks_;
         while (d.block->type != f.file_type) d.block++;
         f.w = MOEK_ELEMENT_S8; f.w_bits = 8; f.w_scale = d.block->scale.of; f.w_scale.type = MOEK_SCALE_TYPE_F32;

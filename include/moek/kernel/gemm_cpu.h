@@ -480,18 +480,32 @@ static MOEK_UNUSED moek_status moek_cpu_launch_(const void *args, moek_stream st
     moek_parallel_for_(stream, moek_gemm_tasks_(&found, MOEK_CPU_COLUMNS), task, &found);
     return MOEK_OK;
 }
+/* What a launcher has for weights that lie in one way: facts, and a task. */
+#define MOEK_GEMM_CPU_WAY_(way, format, OP, hidden, columns, m, dots, block, rows) \
+    static const moek_gemm_cpu_ way##_facts_ = { &format, MOEK_OP_##OP, hidden, columns, m, dots, block, rows }; \
+    static void way##_task_(const void *data, long long task) \
+    { \
+        moek_cpu_task_(&way##_facts_, (const moek_gemm_args *)data, task); \
+    }
 /* A row of the table: MOEK_GEMM_CPU_ROW_(name, UP, INT4_A16, hidden or 0, columns of a scale of w, m, AVX2, dots, what
  * decodes blocks, and moek_cpu_rows_, or NULL). */
 #define MOEK_GEMM_CPU_ROW_(row, OP, quant, hidden, columns, m, SET, dots, block, rows) \
-    static const moek_gemm_cpu_ row##_facts_ = { &moek_cpu_formats_[MOEK_CPU_FORMAT_##quant], MOEK_OP_##OP, hidden, \
-                                                 columns, m, dots, block, rows }; \
-    static void row##_task_(const void *data, long long task) \
-    { \
-        moek_cpu_task_(&row##_facts_, (const moek_gemm_args *)data, task); \
-    } \
+    MOEK_GEMM_CPU_WAY_(row, moek_cpu_formats_[MOEK_CPU_FORMAT_##quant], OP, hidden, columns, m, dots, block, rows) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
         return moek_cpu_launch_(args, stream, &row##_facts_, row##_task_); \
+    }
+/* Of a format that has arrays and blocks, which `block` decodes. */
+#define MOEK_GEMM_CPU_ROW_OF_TWO_(row, OP, quant, hidden, columns, m, SET, dots, block, rows) \
+    MOEK_GEMM_CPU_WAY_(row, moek_cpu_formats_[MOEK_CPU_FORMAT_##quant], OP, hidden, columns, m, dots, NULL, rows) \
+    MOEK_GEMM_CPU_WAY_(row##_in_blocks, moek_cpu_in_blocks_[MOEK_CPU_IN_BLOCKS_##quant], OP, hidden, 0, m, NULL, \
+                       block, NULL) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        const moek_gemm_args *const a = (const moek_gemm_args *)args; \
+        if (!a) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
+        if (a->w.layout != MOEK_WEIGHTS_BLOCKS) return moek_cpu_launch_(a, stream, &row##_facts_, row##_task_); \
+        return moek_cpu_launch_(a, stream, &row##_in_blocks_facts_, row##_in_blocks_task_); \
     }
 #endif

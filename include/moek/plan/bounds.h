@@ -49,15 +49,16 @@ static int moek_block_clocks_(int element, int m)
     default:                return m > 32 ? 1600 : m > 8 ? 1200 : 560;
     }
 }
-static moek_cost_ moek_cost_of_(const moek_format *f, int fragments, int m, int wide)
+/* blocks: weights lie in blocks of files, or did before they were tiled. */
+static moek_cost_ moek_cost_of_(const moek_format *f, int fragments, int blocks, int m, int wide)
 {
     const int integers = f->x == MOEK_ELEMENT_S8;
     moek_cost_ cost;                                   /* of codes of both sides multiplied as they are, or nearly */
     cost.clocks = 0;
     cost.percent = f->x_bits == 16 ? (wide ? 97 : 87) : integers ? (wide ? 77 : 57) : 68;
-    if (fragments || f->only_blocks) {
+    if (fragments || blocks) {
         cost.percent = 75;
-        cost.clocks = f->only_blocks ? moek_block_clocks_(f->w, m) : 240;
+        cost.clocks = blocks ? moek_block_clocks_(f->w, m) : 240;
         if (m == 64) cost.clocks *= 2;                 /* its warps convert each weight twice */
     } else if (!moek_quantizes_(f->number) && f->x != f->w) {
         cost.clocks = 370, cost.percent = 48;          /* x is T, and codes become T */
@@ -77,7 +78,7 @@ static double moek_bytes_a_weight_(const moek_format *f, const moek_config *c)
 {
     const moek_scale_shape scale = moek_weight_scale(f, c->block);
     const size_t rows = (size_t)c->hidden, columns = (size_t)c->inter;
-    if (f->only_blocks) return (double)f->file_bytes / f->file_columns;
+    if (moek_block_columns_(c, MOEK_OP_UP)) return (double)f->file_bytes / f->file_columns;
     return f->w_bits / 8.0 + (double)moek_scale_bytes(&scale, rows, columns) / ((double)rows * (double)columns);
 }
 static moek_bounds_of_ moek_bounds_begin_(const moek_plan *plan, const moek_device_ *d)
@@ -103,7 +104,8 @@ static moek_bounds_of_ moek_bounds_begin_(const moek_plan *plan, const moek_devi
     for (i = 0; i < b.tiles; i++) {
         const moek_kernel *const k = plan->chosen.up[i];
         const int fragments = (k->reads & MOEK_READS_FRAGMENTS) != 0, m = k->m;
-        const moek_cost_ cost = moek_cost_of_(f, fragments, m, !(k->traits & MOEK_TRAIT_ROW_BLOCKS));
+        const int blocks = moek_block_columns_(c, MOEK_OP_UP) != 0, wide = !(k->traits & MOEK_TRAIT_ROW_BLOCKS);
+        const moek_cost_ cost = moek_cost_of_(f, fragments, blocks, m, wide);
         const int t = d->geforce ? rate->geforce_t : rate->t, e4m3 = d->geforce ? rate->geforce_e4m3 : rate->e4m3;
         const int products = f->x == MOEK_ELEMENT_S8 ? rate->s8 : moek_arch_adds_(k->arch) ? e4m3 : t;
         b.m[i] = m;
@@ -175,7 +177,7 @@ static void moek_compute_bounds_(moek_plan *plan, const moek_device_ *device)
     if (plan->device < 0 || !plan->chosen.tiles || !moek_by_mma_(plan->chosen.up[0])) return;
     if (!moek_arch_measured_(d.arch)) moek_device_speed_(&d, moek_has_classes_(d.arch));
     known = d.mhz && !moek_measured_kind_(&d);
-    if (!known && !moek_format_of(plan->config.quant)->only_blocks) return;
+    if (!known && !moek_block_columns_(&plan->config, MOEK_OP_UP)) return;
     if (!known) {
         d.arch = MOEK_ARCH_SM90, d.multiprocessors = MOEK_MEASURED_SMS_;
         d.mhz = MOEK_MEASURED_MHZ_, d.gbs = MOEK_MEASURED_GBS_, d.l2_kb = 50 << 10, d.geforce = 0;

@@ -266,8 +266,9 @@ static moek_status moek_check_granule_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
     const moek_format *const down = moek_format_of(moek_down_quant_(c));
-    if (f->only_blocks && c->hidden % f->granule) return moek_no_blocks_(f, "hidden", c->hidden, why);
-    if (down->only_blocks && c->inter % down->granule) return moek_no_blocks_(down, "inter", c->inter, why);
+    const int of_up = moek_block_columns_(c, MOEK_OP_UP), of_down = moek_block_columns_(c, MOEK_OP_DOWN);
+    if (of_up && c->hidden % of_up) return moek_no_blocks_(f, "hidden", c->hidden, why);
+    if (of_down && c->inter % of_down) return moek_no_blocks_(down, "inter", c->inter, why);
     if (c->hidden % f->granule || c->inter % down->granule || c->inter_offset % down->granule)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.hidden is %d, inter %d and inter_offset %d; of %s they must be "
                    "multiples of %d", c->hidden, c->inter, c->inter_offset,
@@ -280,7 +281,7 @@ static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
     const int shared = moek_scale_group_(c->quant, c->block);
-    if (c->inter_offset && f->only_blocks)
+    if (c->inter_offset && moek_block_columns_(c, MOEK_OP_UP))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, and shards of %s begin with a block of %d "
                    "columns: leave it 0, and cut inter by whole blocks, or spread experts (moek_ep.h)", c->inter_offset,
                    f->name, f->file_columns);

@@ -13,7 +13,7 @@ int moek_same_weights(int a, int b)
                   f->global_scale == g->global_scale && f->zero == g->zero;
     same = same && f->w_scale.type == g->w_scale.type && f->w_scale.rows == g->w_scale.rows &&
            f->w_scale.columns == g->w_scale.columns;
-    same = same && f->file_type == g->file_type && f->only_blocks == g->only_blocks;
+    same = same && f->only_blocks == g->only_blocks && (!f->only_blocks || f->file_type == g->file_type);
     for (i = 0; same && i < f->blocks; i++) same = f->block[i] == g->block[i];
     return same;
 }

@@ -72,7 +72,7 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_request
     /* A whole layer that is demanded may be for an older machine: the plan has its own tiles beside it. */
     const int demanded = k->op == MOEK_OP_LAYER && c->kernel && !strcmp(c->kernel, k->name);
     /* Columns of its matrix alone count where rows are of whole blocks; GPUs have tiles of rows, too. */
-    const int only = moek_format_of(quant)->only_blocks, of_x = k->op != MOEK_OP_DOWN, of_h = k->op != MOEK_OP_UP;
+    const int only = moek_block_columns_(c, k->op), of_x = k->op != MOEK_OP_DOWN, of_h = k->op != MOEK_OP_UP;
     moek_text_ t = moek_text_in_(why, size);
     if (moek_lacks_of_(o, k->arch))
         moek_append_(&t, "needs %s, and %s", moek_arch_name_(k->arch), moek_lacks_of_(o, k->arch));
@@ -86,7 +86,7 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_request
         moek_append_(&t, "reads only blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)");
     else if (gemm && layout == MOEK_WEIGHTS_TILED && !reads)
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_TILED");
-    else if (MOEK_PLAIN_IS_WIDE_ && k->traits & MOEK_TRAIT_AS_PLAIN && !c->cpu && !c->kernel)
+    else if (MOEK_PLAIN_IS_WIDE_ && k->traits & MOEK_TRAIT_AS_PLAIN && !blocks && !c->cpu && !c->kernel)
         moek_append_(&t, "plain C is compiled for AVX-512 here, and as fast (config.cpu demands a set)");
     else if (gemm && layout == MOEK_WEIGHTS_PANELS && !reads)
         moek_append_(&t, "reads no weights of MOEK_WEIGHTS_PANELS");
