@@ -8,6 +8,7 @@
  *     must(gguf_find(&g, 3, &l), g.why);                              1. layer 3; l.experts 0: a dense one
  *     if (*l.unrouted) ...                                            2. a sentence: set routing and act yourself
  *     l.config.max_tokens = 512;
+ *     l.config.weight_layout = MOEK_WEIGHTS_BLOCKS;                   mxfp4 and nvfp4, too, stay in the file
  *     moek_plan_init(&plan, &l.config);
  *     bytes = gguf_carve(&l, 0, NULL, &w);                            3. room for what can not stay in the file
  *     gguf_carve(&l, 0, aligned_memory(bytes), &w);
@@ -16,8 +17,10 @@
  *     moek_plan_bind(&plan, &w);
  *
  * Weights whose bytes are moek's (bf16, f16, and blocks, where moek has their format) are bound where the file is
- * mapped: nothing is copied.  In the room go mxfp4 and nvfp4, which become codes and scales, f32, which is rounded to
- * T, and biases, in T.  For a GPU: copy each array of *w, whose sizes are those of l.matrix[..]->bytes, or of the room.
+ * mapped: nothing is copied.  In the room go f32, which is rounded to T, biases in T, and mxfp4 and nvfp4, which become
+ * codes and scales: arrays, which can be tiled.  Where l.config.weight_layout is MOEK_WEIGHTS_BLOCKS, these stay in the
+ * file, and the room has global scales of nvfp4 alone; a report reads them all the same.  For a GPU: copy each array of
+ * *w, whose sizes are those of l.matrix[..]->bytes, or of the room.
  * Expert parallelism: l.config.local_experts, and `first`, the first expert of this rank.
  *     l.config   hidden, inter, experts, topk, quant, down_quant (0: down is as gate and up), dtype, up_layout of any
  *                architecture whose tensors have these names; routing, groups, scale, act of those in gguf_routes:
@@ -698,16 +701,20 @@ static inline size_t gguf_local(const gguf_layer *l)           /* experts here *
     return (size_t)(l->config.local_experts > 0 && l->config.local_experts < l->experts ? l->config.local_experts
                                                                                         : l->experts);
 }
-static inline int gguf_imported(const gguf_tensor *t)
+static inline int gguf_fp4(const gguf_tensor *t) { return t->type->way == GGUF_MXFP4 || t->type->way == GGUF_NVFP4; }
+/* Does it become arrays? */
+static inline int gguf_imported(const gguf_layer *l, const gguf_tensor *t)
 {
-    return t->type->way == GGUF_MXFP4 || t->type->way == GGUF_NVFP4;
+    return gguf_fp4(t) && l->config.weight_layout != MOEK_WEIGHTS_BLOCKS;
 }
 /* Where the file has a matrix of expert `first`, if it can be bound there; NULL: it goes to memory. */
 static inline const void *gguf_in_place(const gguf_layer *l, int which, int first)
 {
     const gguf_tensor *t = l->matrix[which];
     const unsigned char *at = t->data + t->bytes / (size_t)l->experts * (size_t)first;
-    return (t->type->way == GGUF_PLAIN || t->type->way == GGUF_BLOCKS) && (uintptr_t)at % 16 == 0 ? at : NULL;
+    const int fp4 = gguf_fp4(t) && !gguf_imported(l, t);
+    const int stays = t->type->way == GGUF_PLAIN || t->type->way == GGUF_BLOCKS || fp4;
+    return stays && (uintptr_t)at % 16 == 0 ? at : NULL;
 }
 /* Bytes that *w needs beside the file; memory, aligned to 256 bytes: *w points there, and into the file.  Experts from
  * `first` on: l->config.local_experts of them, or all. */
@@ -725,11 +732,11 @@ static inline size_t gguf_carve(const gguf_layer *l, int first, void *memory, mo
         const moek_format *f = t ? moek_format_of(gguf_quant(t->type)) : NULL;
         if (!t) continue;
         *to.w = gguf_in_place(l, which, first);
-        if (gguf_imported(t)) {
+        if (f->global_scale) *to.global = (const float *)memory_piece(base, &at, experts * sizeof(float) *
+                                                               (which == MOEK_MATRIX_GATE_UP ? 2 : 1));
+        if (gguf_imported(l, t)) {
             *to.w = memory_piece(base, &at, experts * rows * moek_element_bytes(f->w, columns));
             *to.scale = memory_piece(base, &at, experts * moek_scale_bytes(&f->w_scale, rows, columns));
-            if (f->global_scale) *to.global = (const float *)memory_piece(base, &at, experts * sizeof(float) *
-                                                                   (which == MOEK_MATRIX_GATE_UP ? 2 : 1));
         } else if (t->type->way == GGUF_ROUNDED) *to.w = memory_piece(base, &at, experts * rows * columns * 2);
         else if (!*to.w) *to.w = memory_piece(base, &at, t->bytes / (size_t)l->experts * experts);
         if (l->bias[which]) *to.bias = memory_piece(base, &at, experts * rows * 2);
@@ -779,6 +786,31 @@ static inline int gguf_import(gguf *g, const gguf_layer *l, int which, size_t of
     }
     return 1;
 }
+/* Of fp4 that stays in blocks: global scales; and what the importer says of it, in memory that is given back. */
+static inline int gguf_blocks(gguf *g, const gguf_layer *l, int which, size_t begin, const gguf_fields *to,
+                              moek_import_report *report)
+{
+    const gguf_tensor *t = l->matrix[which];
+    const moek_format *f = moek_format_of(gguf_quant(t->type));
+    const size_t parts = which == MOEK_MATRIX_GATE_UP ? 2 : 1, experts = gguf_local(l);
+    float *global = f->global_scale ? (float *)(size_t)*to->global : NULL;
+    gguf_layer one = *l;
+    moek_weights w;
+    char *memory;
+    size_t e;
+    int other, good = 1;
+    for (e = 0; e < experts * parts && global; e++)
+        global[e] = l->scale[which] ? gguf_f32(l->scale[which], begin + e / parts) : 1;
+    if (!report) return 1;
+    one.config.weight_layout = 0; one.config.local_experts = 1;
+    for (other = 0; other < 4; other++) if (other != which) one.matrix[other] = one.bias[other] = NULL;
+    memory = (char *)malloc(gguf_carve(&one, 0, NULL, &w) + 256);
+    if (!memory) return say(g->why, "out of memory");
+    gguf_carve(&one, 0, memory + (256 - (uintptr_t)memory % 256), &w);
+    for (e = 0; e < experts && good; e++) good = gguf_import(g, &one, which, begin + e, 0, &w, report);
+    free(memory);
+    return good;
+}
 /* What does not stay in the file, to where gguf_carve made *w point, in host memory.  report: or NULL. */
 static inline int gguf_load(gguf *g, const gguf_layer *l, int first, const moek_weights *w, moek_import_report *report)
 {
@@ -796,9 +828,10 @@ static inline int gguf_load(gguf *g, const gguf_layer *l, int first, const moek_
         if (!t) continue;
         if (l->bias[which]) gguf_round(l, l->bias[which], begin * rows, experts * rows, *to.bias);
         if (t->type->way == GGUF_ROUNDED) gguf_round(l, t, begin * rows * columns, experts * rows * columns, *to.w);
-        else if (!gguf_imported(t) && !gguf_in_place(l, which, first))
+        else if (!gguf_imported(l, t) && !gguf_in_place(l, which, first))
             memcpy((void *)(size_t)*to.w, t->data + begin * bytes, experts * bytes);
-        for (e = 0; e < experts && gguf_imported(t); e++)
+        if (gguf_fp4(t) && !gguf_imported(l, t) && !gguf_blocks(g, l, which, begin, &to, report)) return 0;
+        for (e = 0; e < experts && gguf_imported(l, t); e++)
             if (!gguf_import(g, l, which, begin + e, (int)e, w, report)) return 0;
     }
     if (l->exp_probs_b && (const void *)w->router_bias != (const void *)l->exp_probs_b->data)

@@ -401,7 +401,11 @@ static void plan_config(lm *m, moek_plan *plan, const moek_config *config)
     example_must(c.dtype != MOEK_DTYPE_FP16, "experts", "are in fp16; bf16 is served here");
     c.max_tokens = CHUNK;
     c.exclude = EXAMPLE_EXCLUDE;
-    must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
+    c.weight_layout = m->container.files ? MOEK_WEIGHTS_BLOCKS : 0;    /* as the file has them, if kernels read that */
+    if (!c.weight_layout || moek_plan_init(plan, &c) != MOEK_OK) {
+        c.weight_layout = 0;
+        must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
+    }
     moek_describe(plan, text, sizeof text);
     fputs(text, stderr);
     if (moek_workspace_size(plan) > m->workspace) m->workspace = moek_workspace_size(plan);
@@ -454,6 +458,7 @@ static void bind_gguf(lm *m, int n)
     *plan = m->plan;
     if (l.config.quant != m->config.quant || l.config.down_quant != m->config.down_quant)
         plan_config(m, plan, &l.config);
+    l.config.weight_layout = plan->config.weight_layout;
     bytes = gguf_carve(&l, 0, NULL, &w);
     host = example_new(-1, NULL, bytes);
     gguf_carve(&l, 0, host, &w);

@@ -247,7 +247,7 @@ static double check_run(gguf *g, gguf_layer *l, const tensors *reference, int fi
     run(&l->config, &w, x, logits, y);
     plain = l->config;
     plain.quant = gguf_quant(gguf_type_of(fp16 ? 1 : 30));             /* f16 or bf16 */
-    plain.down_quant = 0;
+    plain.down_quant = plain.weight_layout = 0;
     plain.up_layout = plain.act == MOEK_RELU2_NO_MUL ? MOEK_UP_DEFAULT : MOEK_UP_GATE_UP;
     plain.local_experts = 0;
     memset(&want, 0, sizeof want);
@@ -329,6 +329,7 @@ static int has_kernels(const char *folder)
     gguf_close(&g);
     return all;
 }
+static int fp4_in_file;                                /* layers whose fp4 stayed in the file */
 static void check_folder(const char *folder, FILE *expect)
 {
     char path[PATH], line[WHY], want[WHY];
@@ -354,6 +355,13 @@ static void check_folder(const char *folder, FILE *expect)
             for (which = l.config.up_layout ? 0 : 1; which < 3; which++) check_values(&l, &reference, which, e);
         error = check_run(&g, &l, &reference, 0, 0);
         error = fmax(error, check_run(&g, &l, &reference, 1, l.experts / 2));          /* as of a rank */
+        for (which = 0; which < 4; which++)
+            if (l.matrix[which] && gguf_fp4(l.matrix[which])) l.config.weight_layout = MOEK_WEIGHTS_BLOCKS;
+        if (l.config.weight_layout) {                  /* the same in the file */
+            error = fmax(error, check_run(&g, &l, &reference, 0, 0));
+            error = fmax(error, check_run(&g, &l, &reference, 1, l.experts / 2));
+            fp4_in_file++;
+        }
         /* Plain weights are rounded to T where a block's value is no bf16. */
         for (which = 0, blocks = 0; which < 4; which++)
             blocks |= l.matrix[which] && l.matrix[which]->type->way == GGUF_BLOCKS;
@@ -474,5 +482,6 @@ int main(int argc, char **argv)
     if (n) check_damaged(names, n, argc > 2 ? atoi(argv[2]) : 1000, argc > 3 ? atoi(argv[3]) : 1);
     for (i = 0; i < n; i++) free(names[i]);
     free(names);
+    CHECK(fp4_in_file > 1, "%d layers of fp4 in the file", fp4_in_file);
     return check_end();
 }
