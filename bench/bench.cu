@@ -9,6 +9,7 @@
  *      -k WORD       with the first row of the format whose name holds this: up_fp8b128_h0_on_sm90_m16
  *      -s            without args.state: step by step
  *      -w            with tiled weights (config.weight_layout)
+ *      -b            with weights in blocks of files, formats that have arrays, too
  *      -e            with config.expand_weights, formats whose tiled weights may become e4m3 in a run
  *      -z            with zero points, formats that may have them
  *      -t FILE       with the measured choices of this file
@@ -75,7 +76,7 @@ static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK 
 
 /* What the command line asks for. */
 static struct {
-    int tune, before, quick, stateless, tiled, zeros, expands, rest, tokens[TOKENS_MAX], counts, words, block;
+    int tune, before, quick, stateless, tiled, blocks, zeros, expands, rest, tokens[TOKENS_MAX], counts, words, block;
     int down;                                         /* config.down_quant */
     int arch, shared;                                 /* 0: the device's */
     const char *row, *tuned;
@@ -354,6 +355,7 @@ static void read_words(int argc, char **argv)
         else if (!strcmp(argv[i], "-q")) ask.quick = 1;
         else if (!strcmp(argv[i], "-s")) ask.stateless = 1;
         else if (!strcmp(argv[i], "-w")) ask.tiled = 1;
+        else if (!strcmp(argv[i], "-b")) ask.blocks = 1;
         else if (!strcmp(argv[i], "-z")) ask.zeros = 1;
         else if (!strcmp(argv[i], "-e")) ask.expands = 1;
         else if (!asks(argv[i])) ask.word[ask.words++] = argv[i];
@@ -567,7 +569,8 @@ static void run_shape(const shape *of, int quant, const char *device, const time
     c.config.block = ask.block < 0 ? format_block(moek_format_of(quant), 0) : format_block_of(quant, ask.block);
     c.config.format = of->batched ? MOEK_BATCHED : MOEK_STANDARD;
     c.config.exclude = 1u << MOEK_BACKEND_CPU;
-    c.config.weight_layout = ask.tiled ? MOEK_WEIGHTS_TILED : MOEK_WEIGHTS_CHECKPOINT;
+    c.config.weight_layout = ask.tiled ? MOEK_WEIGHTS_TILED : ask.blocks ? MOEK_WEIGHTS_BLOCKS
+                                                                           : MOEK_WEIGHTS_CHECKPOINT;
     c.config.expand_weights = ask.expands && ask.tiled && !of->batched && moek_format_of(quant)->expands;
     c.config.tuned = ask.tune ? NULL : ask.tuned;
     for (int m = 0; m < counts; m++) {

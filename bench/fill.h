@@ -105,8 +105,8 @@ MOEK_UNUSED static void *fill_host_weights(const moek_format *f, size_t bytes, s
 typedef struct fill_sizes { size_t up, down, up_scale, down_scale, up_global_scale, down_global_scale; } fill_sizes;
 MOEK_UNUSED static fill_sizes fill_sizes_of(const moek_config *c, int experts)
 {
-    const moek_format *const f = format_with(moek_format_of(c->quant), c->block);
-    const moek_format *const d = format_with(moek_format_of(c->down_quant ? c->down_quant : c->quant), c->block);
+    const moek_format *const f = format_lying(c, c->quant);
+    const moek_format *const d = format_lying(c, c->down_quant ? c->down_quant : c->quant);
     const size_t e = (size_t)experts, h = (size_t)c->hidden, i = (size_t)c->inter;
     fill_sizes s;
     s.up = e * 2 * i * moek_weight_bytes(f, c->weight_layout, h);

@@ -90,8 +90,8 @@ static ref_distance error_of_token(const moek_config *c, const moek_weights *slo
         w.x_scale = w.h_scale = &fixed;
     }
     r.tokens = 1; r.hidden = h; r.inter = c->inter; r.slots = k; r.experts = k;
-    r.format = format_with(moek_format_of(c->quant), c->block);
-    r.down = c->down_quant ? format_with(moek_format_of(c->down_quant), c->block) : NULL;
+    r.format = format_lying(c, c->quant);
+    r.down = c->down_quant ? format_lying(c, c->down_quant) : NULL;
     r.dtype = c->dtype; r.act = c->act; r.alpha = 1;
     r.up_layout = MOEK_UP_GATE_UP;
     r.x = host_x; r.ids = ids; r.weights = weights; r.w = &w;
@@ -135,7 +135,8 @@ static void *filled_rows(const moek_format *f, size_t bytes, size_t columns, int
 /* Weights of so many experts, on the current GPU, as a gated layer has them after training: h and y near x in size. */
 static moek_weights filled_weights(const moek_config *c, int experts, uint32_t seed)
 {
-    const moek_format *const f = moek_format_of(c->quant), *const d = c->down_quant ? moek_format_of(c->down_quant) : f;
+    const moek_format *const f = format_lying(c, c->quant);
+    const moek_format *const d = c->down_quant ? format_lying(c, c->down_quant) : f;
     const int dtype = format_dtype_in(f, 0);
     const double up = 1 / sqrt((double)c->hidden), down = 1 / sqrt((double)c->inter);
     const fill_sizes n = fill_sizes_of(c, experts);
