@@ -10,7 +10,7 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 2, moek_down_mxfp4_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_mxfp4_a16_h0_on_avx2_m4,
-                 DOWN, MXFP4_A16, 0, avx2, AVX2, moek_unpack_mxfp4_avx2_)
+                 DOWN, MXFP4_A16, 0, avx2, AVX2, &moek_blocks_mxfp4_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 2, moek_down_mxfp4_a8_h0_on_avx2_m4)
@@ -20,7 +20,7 @@ MOEK_DIGITS_ROW_(moek_down_mxfp4_a8_h0_on_avx2_m4,
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 2, moek_down_nvfp4_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_nvfp4_a16_h0_on_avx2_m4,
-                 DOWN, NVFP4_A16, 0, avx2, AVX2, moek_unpack_nvfp4_avx2_)
+                 DOWN, NVFP4_A16, 0, avx2, AVX2, &moek_blocks_nvfp4_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 2, moek_down_nvfp4_a8_h0_on_avx2_m4)
@@ -90,61 +90,61 @@ MOEK_DIGITS_ROW_(moek_down_int4_s8_h0_b128_on_avx2_m4,
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 2, moek_down_q8_0_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q8_0_a16_h0_on_avx2_m4,
-                 DOWN, Q8_0_A16, 0, avx2, AVX2, moek_unpack_q8_0_avx2_)
+                 DOWN, Q8_0_A16, 0, avx2, AVX2, &moek_blocks_q8_0_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 2, moek_down_q4_0_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q4_0_a16_h0_on_avx2_m4,
-                 DOWN, Q4_0_A16, 0, avx2, AVX2, moek_unpack_q4_0_avx2_)
+                 DOWN, Q4_0_A16, 0, avx2, AVX2, &moek_blocks_q4_0_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 2, moek_down_q4_1_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q4_1_a16_h0_on_avx2_m4,
-                 DOWN, Q4_1_A16, 0, avx2, AVX2, moek_unpack_q4_1_avx2_)
+                 DOWN, Q4_1_A16, 0, avx2, AVX2, &moek_blocks_q4_1_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 2, moek_down_q5_0_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q5_0_a16_h0_on_avx2_m4,
-                 DOWN, Q5_0_A16, 0, avx2, AVX2, moek_unpack_q5_0_avx2_)
+                 DOWN, Q5_0_A16, 0, avx2, AVX2, &moek_blocks_q5_0_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 2, moek_down_q5_1_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q5_1_a16_h0_on_avx2_m4,
-                 DOWN, Q5_1_A16, 0, avx2, AVX2, moek_unpack_q5_1_avx2_)
+                 DOWN, Q5_1_A16, 0, avx2, AVX2, &moek_blocks_q5_1_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 2, moek_down_q2_k_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q2_k_a16_h0_on_avx2_m4,
-                 DOWN, Q2_K_A16, 0, avx2, AVX2, moek_unpack_q2_k_avx2_)
+                 DOWN, Q2_K_A16, 0, avx2, AVX2, &moek_blocks_q2_k_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 2, moek_down_q3_k_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q3_k_a16_h0_on_avx2_m4,
-                 DOWN, Q3_K_A16, 0, avx2, AVX2, moek_unpack_q3_k_avx2_)
+                 DOWN, Q3_K_A16, 0, avx2, AVX2, &moek_blocks_q3_k_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 2, moek_down_q4_k_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q4_k_a16_h0_on_avx2_m4,
-                 DOWN, Q4_K_A16, 0, avx2, AVX2, moek_unpack_q4_k_avx2_)
+                 DOWN, Q4_K_A16, 0, avx2, AVX2, &moek_blocks_q4_k_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 2, moek_down_q5_k_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q5_k_a16_h0_on_avx2_m4,
-                 DOWN, Q5_K_A16, 0, avx2, AVX2, moek_unpack_q5_k_avx2_)
+                 DOWN, Q5_K_A16, 0, avx2, AVX2, &moek_blocks_q5_k_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 2, moek_down_q6_k_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_q6_k_a16_h0_on_avx2_m4,
-                 DOWN, Q6_K_A16, 0, avx2, AVX2, moek_unpack_q6_k_avx2_)
+                 DOWN, Q6_K_A16, 0, avx2, AVX2, &moek_blocks_q6_k_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 2, moek_down_iq4_nl_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_iq4_nl_a16_h0_on_avx2_m4,
-                 DOWN, IQ4_NL_A16, 0, avx2, AVX2, moek_unpack_iq4_nl_avx2_)
+                 DOWN, IQ4_NL_A16, 0, avx2, AVX2, &moek_blocks_iq4_nl_avx2_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 2, moek_down_iq4_xs_a16_h0_on_avx2_m4)
 MOEK_DIGITS_ROW_(moek_down_iq4_xs_a16_h0_on_avx2_m4,
-                 DOWN, IQ4_XS_A16, 0, avx2, AVX2, moek_unpack_iq4_xs_avx2_)
+                 DOWN, IQ4_XS_A16, 0, avx2, AVX2, &moek_blocks_iq4_xs_avx2_)
 #endif
 #endif

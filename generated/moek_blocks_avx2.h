@@ -6,13 +6,17 @@
 #include "../include/moek/kernel/cpu.h"
 #if MOEK_HAVE_X86_
 
+MOEK_AVX2_INLINE void moek_scales_q4_0_avx2_(float *scale, const uint8_t *b)
+{
+    _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 18));
+}
 MOEK_AVX2_FN void moek_unpack_q4_0_avx2_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     const __m256i less = _mm256_set1_epi8(8);
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 18));
+        moek_scales_q4_0_avx2_(scale, b);
         for (i = 0; i < 8 * 18; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 18, codes += 32)
             moek_put_avx2_(codes, _mm256_sub_epi8(moek_halves_avx2_(b + 2, 4, 4), less));
@@ -24,14 +28,48 @@ MOEK_AVX2_FN void moek_unpack_q4_0_avx2_(int8_t *codes, float *scale, float *min
     (void)begin;
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q4_0_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_halves_avx2_(b + 0 + 2, 4, 4);
+    case 1: return moek_halves_avx2_(b + 18 + 2, 4, 4);
+    case 2: return moek_halves_avx2_(b + 36 + 2, 4, 4);
+    case 3: return moek_halves_avx2_(b + 54 + 2, 4, 4);
+    case 4: return moek_halves_avx2_(b + 72 + 2, 4, 4);
+    case 5: return moek_halves_avx2_(b + 90 + 2, 4, 4);
+    case 6: return moek_halves_avx2_(b + 108 + 2, 4, 4);
+    default: return moek_halves_avx2_(b + 126 + 2, 4, 4);
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q4_0_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q4_0_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_q4_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_0_avx2_, moek_factors_q4_0_avx2_, 144,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_avx2_ = {
+    moek_unpack_q4_0_avx2_, moek_dots_q4_0_avx2_, 8, 0, 0
+};
 
+MOEK_AVX2_INLINE void moek_scales_q4_1_avx2_(float *scale, const uint8_t *b)
+{
+    _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 20));
+}
+MOEK_AVX2_INLINE void moek_minimums_q4_1_avx2_(float *min, const uint8_t *b)
+{
+    _mm256_storeu_ps(min, moek_eight_fp16_avx2_(b + 2, 20));
+}
 MOEK_AVX2_FN void moek_unpack_q4_1_avx2_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 20));
-        _mm256_storeu_ps(min, moek_eight_fp16_avx2_(b + 2, 20));
+        moek_scales_q4_1_avx2_(scale, b);
+        moek_minimums_q4_1_avx2_(min, b);
         min += 8;
         for (i = 0; i < 8 * 20; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 20, codes += 32)
@@ -44,14 +82,45 @@ MOEK_AVX2_FN void moek_unpack_q4_1_avx2_(int8_t *codes, float *scale, float *min
     }
     (void)begin;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q4_1_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_halves_avx2_(b + 0 + 4, 4, 4);
+    case 1: return moek_halves_avx2_(b + 20 + 4, 4, 4);
+    case 2: return moek_halves_avx2_(b + 40 + 4, 4, 4);
+    case 3: return moek_halves_avx2_(b + 60 + 4, 4, 4);
+    case 4: return moek_halves_avx2_(b + 80 + 4, 4, 4);
+    case 5: return moek_halves_avx2_(b + 100 + 4, 4, 4);
+    case 6: return moek_halves_avx2_(b + 120 + 4, 4, 4);
+    default: return moek_halves_avx2_(b + 140 + 4, 4, 4);
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q4_1_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q4_1_avx2_(to->scale, b);
+    moek_minimums_q4_1_avx2_(to->min, b);
+}
+MOEK_AVX2_FN void moek_dots_q4_1_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_1_avx2_, moek_factors_q4_1_avx2_, 160,
+                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_avx2_ = {
+    moek_unpack_q4_1_avx2_, moek_dots_q4_1_avx2_, 0, 0, 0
+};
 
+MOEK_AVX2_INLINE void moek_scales_q5_0_avx2_(float *scale, const uint8_t *b)
+{
+    _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 22));
+}
 MOEK_AVX2_FN void moek_unpack_q5_0_avx2_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     const __m256i less = _mm256_set1_epi8(16);
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 22));
+        moek_scales_q5_0_avx2_(scale, b);
         for (i = 0; i < 8 * 22; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 22, codes += 32)
             moek_put_avx2_(codes, _mm256_sub_epi8(_mm256_or_si256(moek_halves_avx2_(b + 6, 4, 4),
@@ -65,14 +134,56 @@ MOEK_AVX2_FN void moek_unpack_q5_0_avx2_(int8_t *codes, float *scale, float *min
     (void)begin;
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q5_0_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return _mm256_or_si256(moek_halves_avx2_(b + 0 + 6, 4, 4),
+                moek_singles_avx2_(b + 0 + 2, 4));
+    case 1: return _mm256_or_si256(moek_halves_avx2_(b + 22 + 6, 4, 4),
+                moek_singles_avx2_(b + 22 + 2, 4));
+    case 2: return _mm256_or_si256(moek_halves_avx2_(b + 44 + 6, 4, 4),
+                moek_singles_avx2_(b + 44 + 2, 4));
+    case 3: return _mm256_or_si256(moek_halves_avx2_(b + 66 + 6, 4, 4),
+                moek_singles_avx2_(b + 66 + 2, 4));
+    case 4: return _mm256_or_si256(moek_halves_avx2_(b + 88 + 6, 4, 4),
+                moek_singles_avx2_(b + 88 + 2, 4));
+    case 5: return _mm256_or_si256(moek_halves_avx2_(b + 110 + 6, 4, 4),
+                moek_singles_avx2_(b + 110 + 2, 4));
+    case 6: return _mm256_or_si256(moek_halves_avx2_(b + 132 + 6, 4, 4),
+                moek_singles_avx2_(b + 132 + 2, 4));
+    default: return _mm256_or_si256(moek_halves_avx2_(b + 154 + 6, 4, 4),
+                moek_singles_avx2_(b + 154 + 2, 4));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q5_0_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q5_0_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_q5_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_0_avx2_, moek_factors_q5_0_avx2_, 176,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_avx2_ = {
+    moek_unpack_q5_0_avx2_, moek_dots_q5_0_avx2_, 16, 0, 0
+};
 
+MOEK_AVX2_INLINE void moek_scales_q5_1_avx2_(float *scale, const uint8_t *b)
+{
+    _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 24));
+}
+MOEK_AVX2_INLINE void moek_minimums_q5_1_avx2_(float *min, const uint8_t *b)
+{
+    _mm256_storeu_ps(min, moek_eight_fp16_avx2_(b + 2, 24));
+}
 MOEK_AVX2_FN void moek_unpack_q5_1_avx2_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 24));
-        _mm256_storeu_ps(min, moek_eight_fp16_avx2_(b + 2, 24));
+        moek_scales_q5_1_avx2_(scale, b);
+        moek_minimums_q5_1_avx2_(min, b);
         min += 8;
         for (i = 0; i < 8 * 24; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 24, codes += 32)
@@ -87,13 +198,52 @@ MOEK_AVX2_FN void moek_unpack_q5_1_avx2_(int8_t *codes, float *scale, float *min
     }
     (void)begin;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q5_1_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return _mm256_or_si256(moek_halves_avx2_(b + 0 + 8, 4, 4),
+                moek_singles_avx2_(b + 0 + 4, 4));
+    case 1: return _mm256_or_si256(moek_halves_avx2_(b + 24 + 8, 4, 4),
+                moek_singles_avx2_(b + 24 + 4, 4));
+    case 2: return _mm256_or_si256(moek_halves_avx2_(b + 48 + 8, 4, 4),
+                moek_singles_avx2_(b + 48 + 4, 4));
+    case 3: return _mm256_or_si256(moek_halves_avx2_(b + 72 + 8, 4, 4),
+                moek_singles_avx2_(b + 72 + 4, 4));
+    case 4: return _mm256_or_si256(moek_halves_avx2_(b + 96 + 8, 4, 4),
+                moek_singles_avx2_(b + 96 + 4, 4));
+    case 5: return _mm256_or_si256(moek_halves_avx2_(b + 120 + 8, 4, 4),
+                moek_singles_avx2_(b + 120 + 4, 4));
+    case 6: return _mm256_or_si256(moek_halves_avx2_(b + 144 + 8, 4, 4),
+                moek_singles_avx2_(b + 144 + 4, 4));
+    default: return _mm256_or_si256(moek_halves_avx2_(b + 168 + 8, 4, 4),
+                moek_singles_avx2_(b + 168 + 4, 4));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q5_1_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q5_1_avx2_(to->scale, b);
+    moek_minimums_q5_1_avx2_(to->min, b);
+}
+MOEK_AVX2_FN void moek_dots_q5_1_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_1_avx2_, moek_factors_q5_1_avx2_, 192,
+                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_avx2_ = {
+    moek_unpack_q5_1_avx2_, moek_dots_q5_1_avx2_, 0, 0, 0
+};
 
+MOEK_AVX2_INLINE void moek_scales_q8_0_avx2_(float *scale, const uint8_t *b)
+{
+    _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 34));
+}
 MOEK_AVX2_FN void moek_unpack_q8_0_avx2_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 34));
+        moek_scales_q8_0_avx2_(scale, b);
         for (i = 0; i < 8 * 34; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 34, codes += 32)
             moek_put_avx2_(codes, moek_plane_avx2_(b + 2, 0, 8, 0));
@@ -105,6 +255,32 @@ MOEK_AVX2_FN void moek_unpack_q8_0_avx2_(int8_t *codes, float *scale, float *min
     (void)begin;
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q8_0_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_plane_avx2_(b + 0 + 2, 0, 8, 0);
+    case 1: return moek_plane_avx2_(b + 34 + 2, 0, 8, 0);
+    case 2: return moek_plane_avx2_(b + 68 + 2, 0, 8, 0);
+    case 3: return moek_plane_avx2_(b + 102 + 2, 0, 8, 0);
+    case 4: return moek_plane_avx2_(b + 136 + 2, 0, 8, 0);
+    case 5: return moek_plane_avx2_(b + 170 + 2, 0, 8, 0);
+    case 6: return moek_plane_avx2_(b + 204 + 2, 0, 8, 0);
+    default: return moek_plane_avx2_(b + 238 + 2, 0, 8, 0);
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q8_0_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q8_0_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_q8_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q8_0_avx2_, moek_factors_q8_0_avx2_, 272,
+                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_avx2_ = {
+    moek_unpack_q8_0_avx2_, moek_dots_q8_0_avx2_, 0, 1, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q2_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -155,6 +331,33 @@ MOEK_AVX2_FN void moek_unpack_q2_k_avx2_(int8_t *codes, float *scale, float *min
         }
     }
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q2_k_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_plane_avx2_(b + 16, 0, 2, 0);
+    case 1: return moek_plane_avx2_(b + 16, 2, 2, 0);
+    case 2: return moek_plane_avx2_(b + 16, 4, 2, 0);
+    case 3: return moek_plane_avx2_(b + 16, 6, 2, 0);
+    case 4: return moek_plane_avx2_(b + 48, 0, 2, 0);
+    case 5: return moek_plane_avx2_(b + 48, 2, 2, 0);
+    case 6: return moek_plane_avx2_(b + 48, 4, 2, 0);
+    default: return moek_plane_avx2_(b + 48, 6, 2, 0);
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q2_k_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q2_k_avx2_(to->scale, b);
+    moek_minimums_q2_k_avx2_(to->min, b);
+}
+MOEK_AVX2_FN void moek_dots_q2_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q2_k_avx2_, moek_factors_q2_k_avx2_, 84,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_avx2_ = {
+    moek_unpack_q2_k_avx2_, moek_dots_q2_k_avx2_, 0, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q3_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -207,6 +410,40 @@ MOEK_AVX2_FN void moek_unpack_q3_k_avx2_(int8_t *codes, float *scale, float *min
     }
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q3_k_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return _mm256_or_si256(moek_plane_avx2_(b + 32, 0, 2, 0),
+                moek_plane_avx2_(b + 0, 0, 1, 2));
+    case 1: return _mm256_or_si256(moek_plane_avx2_(b + 32, 2, 2, 0),
+                moek_plane_avx2_(b + 0, 1, 1, 2));
+    case 2: return _mm256_or_si256(moek_plane_avx2_(b + 32, 4, 2, 0),
+                moek_plane_avx2_(b + 0, 2, 1, 2));
+    case 3: return _mm256_or_si256(moek_plane_avx2_(b + 32, 6, 2, 0),
+                moek_plane_avx2_(b + 0, 3, 1, 2));
+    case 4: return _mm256_or_si256(moek_plane_avx2_(b + 64, 0, 2, 0),
+                moek_plane_avx2_(b + 0, 4, 1, 2));
+    case 5: return _mm256_or_si256(moek_plane_avx2_(b + 64, 2, 2, 0),
+                moek_plane_avx2_(b + 0, 5, 1, 2));
+    case 6: return _mm256_or_si256(moek_plane_avx2_(b + 64, 4, 2, 0),
+                moek_plane_avx2_(b + 0, 6, 1, 2));
+    default: return _mm256_or_si256(moek_plane_avx2_(b + 64, 6, 2, 0),
+                moek_plane_avx2_(b + 0, 7, 1, 2));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q3_k_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q3_k_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_q3_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q3_k_avx2_, moek_factors_q3_k_avx2_, 110,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_avx2_ = {
+    moek_unpack_q3_k_avx2_, moek_dots_q3_k_avx2_, 4, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q4_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -255,6 +492,33 @@ MOEK_AVX2_FN void moek_unpack_q4_k_avx2_(int8_t *codes, float *scale, float *min
         }
     }
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q4_k_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_plane_avx2_(b + 16, 0, 4, 0);
+    case 1: return moek_plane_avx2_(b + 16, 4, 4, 0);
+    case 2: return moek_plane_avx2_(b + 48, 0, 4, 0);
+    case 3: return moek_plane_avx2_(b + 48, 4, 4, 0);
+    case 4: return moek_plane_avx2_(b + 80, 0, 4, 0);
+    case 5: return moek_plane_avx2_(b + 80, 4, 4, 0);
+    case 6: return moek_plane_avx2_(b + 112, 0, 4, 0);
+    default: return moek_plane_avx2_(b + 112, 4, 4, 0);
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q4_k_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q4_k_avx2_(to->scale, b);
+    moek_minimums_q4_k_avx2_(to->min, b);
+}
+MOEK_AVX2_FN void moek_dots_q4_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_k_avx2_, moek_factors_q4_k_avx2_, 144,
+                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_avx2_ = {
+    moek_unpack_q4_k_avx2_, moek_dots_q4_k_avx2_, 0, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q5_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -311,6 +575,41 @@ MOEK_AVX2_FN void moek_unpack_q5_k_avx2_(int8_t *codes, float *scale, float *min
         }
     }
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q5_k_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return _mm256_or_si256(moek_plane_avx2_(b + 48, 0, 4, 0),
+                moek_plane_avx2_(b + 16, 0, 1, 4));
+    case 1: return _mm256_or_si256(moek_plane_avx2_(b + 48, 4, 4, 0),
+                moek_plane_avx2_(b + 16, 1, 1, 4));
+    case 2: return _mm256_or_si256(moek_plane_avx2_(b + 80, 0, 4, 0),
+                moek_plane_avx2_(b + 16, 2, 1, 4));
+    case 3: return _mm256_or_si256(moek_plane_avx2_(b + 80, 4, 4, 0),
+                moek_plane_avx2_(b + 16, 3, 1, 4));
+    case 4: return _mm256_or_si256(moek_plane_avx2_(b + 112, 0, 4, 0),
+                moek_plane_avx2_(b + 16, 4, 1, 4));
+    case 5: return _mm256_or_si256(moek_plane_avx2_(b + 112, 4, 4, 0),
+                moek_plane_avx2_(b + 16, 5, 1, 4));
+    case 6: return _mm256_or_si256(moek_plane_avx2_(b + 144, 0, 4, 0),
+                moek_plane_avx2_(b + 16, 6, 1, 4));
+    default: return _mm256_or_si256(moek_plane_avx2_(b + 144, 4, 4, 0),
+                moek_plane_avx2_(b + 16, 7, 1, 4));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q5_k_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q5_k_avx2_(to->scale, b);
+    moek_minimums_q5_k_avx2_(to->min, b);
+}
+MOEK_AVX2_FN void moek_dots_q5_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_k_avx2_, moek_factors_q5_k_avx2_, 176,
+                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_avx2_ = {
+    moek_unpack_q5_k_avx2_, moek_dots_q5_k_avx2_, 0, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q6_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -359,7 +658,45 @@ MOEK_AVX2_FN void moek_unpack_q6_k_avx2_(int8_t *codes, float *scale, float *min
     }
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_q6_k_avx2_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return _mm256_or_si256(moek_plane_avx2_(b + 0, 0, 4, 0),
+                moek_plane_avx2_(b + 128, 0, 2, 4));
+    case 1: return _mm256_or_si256(moek_plane_avx2_(b + 32, 0, 4, 0),
+                moek_plane_avx2_(b + 128, 2, 2, 4));
+    case 2: return _mm256_or_si256(moek_plane_avx2_(b + 0, 4, 4, 0),
+                moek_plane_avx2_(b + 128, 4, 2, 4));
+    case 3: return _mm256_or_si256(moek_plane_avx2_(b + 32, 4, 4, 0),
+                moek_plane_avx2_(b + 128, 6, 2, 4));
+    case 4: return _mm256_or_si256(moek_plane_avx2_(b + 64, 0, 4, 0),
+                moek_plane_avx2_(b + 160, 0, 2, 4));
+    case 5: return _mm256_or_si256(moek_plane_avx2_(b + 96, 0, 4, 0),
+                moek_plane_avx2_(b + 160, 2, 2, 4));
+    case 6: return _mm256_or_si256(moek_plane_avx2_(b + 64, 4, 4, 0),
+                moek_plane_avx2_(b + 160, 4, 2, 4));
+    default: return _mm256_or_si256(moek_plane_avx2_(b + 96, 4, 4, 0),
+                moek_plane_avx2_(b + 160, 6, 2, 4));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_q6_k_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_q6_k_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_q6_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q6_k_avx2_, moek_factors_q6_k_avx2_, 210,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_avx2_ = {
+    moek_unpack_q6_k_avx2_, moek_dots_q6_k_avx2_, 32, 0, 0
+};
 
+MOEK_AVX2_INLINE void moek_scales_iq4_nl_avx2_(float *scale, const uint8_t *b)
+{
+    _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 18));
+}
 MOEK_AVX2_FN void moek_unpack_iq4_nl_avx2_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
@@ -367,7 +704,7 @@ MOEK_AVX2_FN void moek_unpack_iq4_nl_avx2_(int8_t *codes, float *scale, float *m
         -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        _mm256_storeu_ps(scale, moek_eight_fp16_avx2_(b + 0, 18));
+        moek_scales_iq4_nl_avx2_(scale, b);
         for (i = 0; i < 8 * 18; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 18, codes += 32)
             moek_put_avx2_(codes, _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 2, 4, 4)));
@@ -379,6 +716,34 @@ MOEK_AVX2_FN void moek_unpack_iq4_nl_avx2_(int8_t *codes, float *scale, float *m
     (void)begin;
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_iq4_nl_avx2_(const uint8_t *b, const int part)
+{
+    const __m256i book = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
+    switch (part) {
+    case 0: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 0 + 2, 4, 4));
+    case 1: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 18 + 2, 4, 4));
+    case 2: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 36 + 2, 4, 4));
+    case 3: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 54 + 2, 4, 4));
+    case 4: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 72 + 2, 4, 4));
+    case 5: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 90 + 2, 4, 4));
+    case 6: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 108 + 2, 4, 4));
+    default: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 126 + 2, 4, 4));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_iq4_nl_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_iq4_nl_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_iq4_nl_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_iq4_nl_avx2_, moek_factors_iq4_nl_avx2_, 144,
+                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_avx2_ = {
+    moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_avx2_, 0, 1, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_iq4_xs_avx2_(float *scale, const uint8_t *b)
 {
@@ -418,7 +783,39 @@ MOEK_AVX2_FN void moek_unpack_iq4_xs_avx2_(int8_t *codes, float *scale, float *m
     }
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_iq4_xs_avx2_(const uint8_t *b, const int part)
+{
+    const __m256i book = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
+    switch (part) {
+    case 0: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 8, 4, 4));
+    case 1: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 24, 4, 4));
+    case 2: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 40, 4, 4));
+    case 3: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 56, 4, 4));
+    case 4: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 72, 4, 4));
+    case 5: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 88, 4, 4));
+    case 6: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 104, 4, 4));
+    default: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 120, 4, 4));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_iq4_xs_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_iq4_xs_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_iq4_xs_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_iq4_xs_avx2_, moek_factors_iq4_xs_avx2_, 136,
+                           MOEK_BLOCK_WIDE);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_avx2_ = {
+    moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_avx2_, 0, 1, 0
+};
 
+MOEK_AVX2_INLINE void moek_scales_mxfp4_avx2_(float *scale, const uint8_t *b)
+{
+    moek_put_scales_avx2_(scale, b + 0, 17, 1, 8, MOEK_SCALE_TYPE_E8M0, 0.5f);
+}
 MOEK_AVX2_FN void moek_unpack_mxfp4_avx2_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
@@ -426,7 +823,7 @@ MOEK_AVX2_FN void moek_unpack_mxfp4_avx2_(int8_t *codes, float *scale, float *mi
         0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        moek_put_scales_avx2_(scale, b + 0, 17, 1, 8, MOEK_SCALE_TYPE_E8M0, 0.5f);
+        moek_scales_mxfp4_avx2_(scale, b);
         for (i = 0; i < 136; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 17, codes += 32) {
             moek_put_avx2_(codes, _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 1, 4, 4)));
@@ -438,7 +835,39 @@ MOEK_AVX2_FN void moek_unpack_mxfp4_avx2_(int8_t *codes, float *scale, float *mi
     }
     (void)begin; (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_mxfp4_avx2_(const uint8_t *b, const int part)
+{
+    const __m256i book = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    switch (part) {
+    case 0: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 0 + 1, 4, 4));
+    case 1: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 17 + 1, 4, 4));
+    case 2: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 34 + 1, 4, 4));
+    case 3: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 51 + 1, 4, 4));
+    case 4: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 68 + 1, 4, 4));
+    case 5: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 85 + 1, 4, 4));
+    case 6: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 102 + 1, 4, 4));
+    default: return _mm256_shuffle_epi8(book, moek_halves_avx2_(b + 119 + 1, 4, 4));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_mxfp4_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_mxfp4_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_mxfp4_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_mxfp4_avx2_, moek_factors_mxfp4_avx2_, 136,
+                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT | MOEK_BLOCK_FAR);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_mxfp4_avx2_ = {
+    moek_unpack_mxfp4_avx2_, moek_dots_mxfp4_avx2_, 0, 1, 0
+};
 
+MOEK_AVX2_INLINE void moek_scales_nvfp4_avx2_(float *scale, const uint8_t *b)
+{
+    moek_put_scales_avx2_(scale, b + 0, 36, 4, 4, MOEK_SCALE_TYPE_E4M3, 0.5f);
+}
 MOEK_AVX2_FN void moek_unpack_nvfp4_avx2_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
@@ -446,7 +875,7 @@ MOEK_AVX2_FN void moek_unpack_nvfp4_avx2_(int8_t *codes, float *scale, float *mi
         0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
     int i;
     for (; columns >= 256; columns -= 256, scale += 16) {
-        moek_put_scales_avx2_(scale, b + 0, 36, 4, 4, MOEK_SCALE_TYPE_E4M3, 0.5f);
+        moek_scales_nvfp4_avx2_(scale, b);
         for (i = 0; i < 144; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 4; i++, b += 36, codes += 64) {
             moek_put_avx2_(codes, _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 4)));
@@ -460,5 +889,33 @@ MOEK_AVX2_FN void moek_unpack_nvfp4_avx2_(int8_t *codes, float *scale, float *mi
     }
     (void)begin; (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_AVX2_INLINE __m256i moek_codes_nvfp4_avx2_(const uint8_t *b, const int part)
+{
+    const __m256i book = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    switch (part) {
+    case 0: return _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 0 + 4));
+    case 1: return _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 0 + 20));
+    case 2: return _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 36 + 4));
+    case 3: return _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 36 + 20));
+    case 4: return _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 72 + 4));
+    case 5: return _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 72 + 20));
+    case 6: return _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 108 + 4));
+    default: return _mm256_shuffle_epi8(book, moek_quarters_avx2_(b + 108 + 20));
+    }
+}
+MOEK_AVX2_INLINE void moek_factors_nvfp4_avx2_(moek_factors_avx2_ *to, const uint8_t *b)
+{
+    moek_scales_nvfp4_avx2_(to->scale, b);
+}
+MOEK_AVX2_FN void moek_dots_nvfp4_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_nvfp4_avx2_, moek_factors_nvfp4_avx2_, 144,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_nvfp4_avx2_ = {
+    moek_unpack_nvfp4_avx2_, moek_dots_nvfp4_avx2_, 0, 1, 0
+};
 #endif
 #endif

@@ -6,13 +6,17 @@
 #include "../include/moek/kernel/cpu.h"
 #if MOEK_HAVE_NEON_
 
+MOEK_NEON_INLINE void moek_scales_q4_0_neon_(float *scale, const uint8_t *b)
+{
+    moek_put_eight_neon_(scale, b + 0, 18, 0);
+}
 MOEK_NEON_FN void moek_unpack_q4_0_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     const uint8x16_t less = vdupq_n_u8(8);
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        moek_put_eight_neon_(scale, b + 0, 18, 0);
+        moek_scales_q4_0_neon_(scale, b);
         for (i = 0; i < 8 * 18; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 18, codes += 32)
             moek_put_neon_(codes, moek_less_neon_(moek_halves_neon_(b + 2, 4, 4), less));
@@ -24,14 +28,49 @@ MOEK_NEON_FN void moek_unpack_q4_0_neon_(int8_t *codes, float *scale, float *min
     (void)begin;
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q4_0_neon_(const uint8_t *b, const int part)
+{
+    const uint8x16_t less = vdupq_n_u8(8);
+    switch (part) {
+    case 0: return moek_less_neon_(moek_halves_neon_(b + 0 + 2, 4, 4), less);
+    case 1: return moek_less_neon_(moek_halves_neon_(b + 18 + 2, 4, 4), less);
+    case 2: return moek_less_neon_(moek_halves_neon_(b + 36 + 2, 4, 4), less);
+    case 3: return moek_less_neon_(moek_halves_neon_(b + 54 + 2, 4, 4), less);
+    case 4: return moek_less_neon_(moek_halves_neon_(b + 72 + 2, 4, 4), less);
+    case 5: return moek_less_neon_(moek_halves_neon_(b + 90 + 2, 4, 4), less);
+    case 6: return moek_less_neon_(moek_halves_neon_(b + 108 + 2, 4, 4), less);
+    default: return moek_less_neon_(moek_halves_neon_(b + 126 + 2, 4, 4), less);
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q4_0_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q4_0_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_q4_0_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q4_0_neon_, moek_factors_q4_0_neon_, 144,
+                           MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_neon_ = {
+    moek_unpack_q4_0_neon_, moek_dots_q4_0_neon_, 0, 0, 0
+};
 
+MOEK_NEON_INLINE void moek_scales_q4_1_neon_(float *scale, const uint8_t *b)
+{
+    moek_put_eight_neon_(scale, b + 0, 20, 0);
+}
+MOEK_NEON_INLINE void moek_minimums_q4_1_neon_(float *min, const uint8_t *b)
+{
+    moek_put_eight_neon_(min, b + 2, 20, 0);
+}
 MOEK_NEON_FN void moek_unpack_q4_1_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        moek_put_eight_neon_(scale, b + 0, 20, 0);
-        moek_put_eight_neon_(min, b + 2, 20, 0);
+        moek_scales_q4_1_neon_(scale, b);
+        moek_minimums_q4_1_neon_(min, b);
         min += 8;
         for (i = 0; i < 8 * 20; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 20, codes += 32)
@@ -44,14 +83,45 @@ MOEK_NEON_FN void moek_unpack_q4_1_neon_(int8_t *codes, float *scale, float *min
     }
     (void)begin;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q4_1_neon_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_halves_neon_(b + 0 + 4, 4, 4);
+    case 1: return moek_halves_neon_(b + 20 + 4, 4, 4);
+    case 2: return moek_halves_neon_(b + 40 + 4, 4, 4);
+    case 3: return moek_halves_neon_(b + 60 + 4, 4, 4);
+    case 4: return moek_halves_neon_(b + 80 + 4, 4, 4);
+    case 5: return moek_halves_neon_(b + 100 + 4, 4, 4);
+    case 6: return moek_halves_neon_(b + 120 + 4, 4, 4);
+    default: return moek_halves_neon_(b + 140 + 4, 4, 4);
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q4_1_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q4_1_neon_(to->scale, b);
+    moek_minimums_q4_1_neon_(to->min, b);
+}
+MOEK_NEON_FN void moek_dots_q4_1_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q4_1_neon_, moek_factors_q4_1_neon_, 160,
+                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_neon_ = {
+    moek_unpack_q4_1_neon_, moek_dots_q4_1_neon_, 0, 0, 0
+};
 
+MOEK_NEON_INLINE void moek_scales_q5_0_neon_(float *scale, const uint8_t *b)
+{
+    moek_put_eight_neon_(scale, b + 0, 22, 0);
+}
 MOEK_NEON_FN void moek_unpack_q5_0_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     const uint8x16_t less = vdupq_n_u8(16);
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        moek_put_eight_neon_(scale, b + 0, 22, 0);
+        moek_scales_q5_0_neon_(scale, b);
         for (i = 0; i < 8 * 22; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 22, codes += 32)
             moek_put_neon_(codes, moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 6, 4, 4),
@@ -65,14 +135,57 @@ MOEK_NEON_FN void moek_unpack_q5_0_neon_(int8_t *codes, float *scale, float *min
     (void)begin;
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q5_0_neon_(const uint8_t *b, const int part)
+{
+    const uint8x16_t less = vdupq_n_u8(16);
+    switch (part) {
+    case 0: return moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 0 + 6, 4, 4),
+                moek_singles_neon_(b + 0 + 2, 4)), less);
+    case 1: return moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 22 + 6, 4, 4),
+                moek_singles_neon_(b + 22 + 2, 4)), less);
+    case 2: return moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 44 + 6, 4, 4),
+                moek_singles_neon_(b + 44 + 2, 4)), less);
+    case 3: return moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 66 + 6, 4, 4),
+                moek_singles_neon_(b + 66 + 2, 4)), less);
+    case 4: return moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 88 + 6, 4, 4),
+                moek_singles_neon_(b + 88 + 2, 4)), less);
+    case 5: return moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 110 + 6, 4, 4),
+                moek_singles_neon_(b + 110 + 2, 4)), less);
+    case 6: return moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 132 + 6, 4, 4),
+                moek_singles_neon_(b + 132 + 2, 4)), less);
+    default: return moek_less_neon_(moek_or_neon_(moek_halves_neon_(b + 154 + 6, 4, 4),
+                moek_singles_neon_(b + 154 + 2, 4)), less);
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q5_0_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q5_0_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_q5_0_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q5_0_neon_, moek_factors_q5_0_neon_, 176,
+                           MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_neon_ = {
+    moek_unpack_q5_0_neon_, moek_dots_q5_0_neon_, 0, 0, 0
+};
 
+MOEK_NEON_INLINE void moek_scales_q5_1_neon_(float *scale, const uint8_t *b)
+{
+    moek_put_eight_neon_(scale, b + 0, 24, 0);
+}
+MOEK_NEON_INLINE void moek_minimums_q5_1_neon_(float *min, const uint8_t *b)
+{
+    moek_put_eight_neon_(min, b + 2, 24, 0);
+}
 MOEK_NEON_FN void moek_unpack_q5_1_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        moek_put_eight_neon_(scale, b + 0, 24, 0);
-        moek_put_eight_neon_(min, b + 2, 24, 0);
+        moek_scales_q5_1_neon_(scale, b);
+        moek_minimums_q5_1_neon_(min, b);
         min += 8;
         for (i = 0; i < 8 * 24; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 24, codes += 32)
@@ -87,13 +200,52 @@ MOEK_NEON_FN void moek_unpack_q5_1_neon_(int8_t *codes, float *scale, float *min
     }
     (void)begin;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q5_1_neon_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_or_neon_(moek_halves_neon_(b + 0 + 8, 4, 4),
+                moek_singles_neon_(b + 0 + 4, 4));
+    case 1: return moek_or_neon_(moek_halves_neon_(b + 24 + 8, 4, 4),
+                moek_singles_neon_(b + 24 + 4, 4));
+    case 2: return moek_or_neon_(moek_halves_neon_(b + 48 + 8, 4, 4),
+                moek_singles_neon_(b + 48 + 4, 4));
+    case 3: return moek_or_neon_(moek_halves_neon_(b + 72 + 8, 4, 4),
+                moek_singles_neon_(b + 72 + 4, 4));
+    case 4: return moek_or_neon_(moek_halves_neon_(b + 96 + 8, 4, 4),
+                moek_singles_neon_(b + 96 + 4, 4));
+    case 5: return moek_or_neon_(moek_halves_neon_(b + 120 + 8, 4, 4),
+                moek_singles_neon_(b + 120 + 4, 4));
+    case 6: return moek_or_neon_(moek_halves_neon_(b + 144 + 8, 4, 4),
+                moek_singles_neon_(b + 144 + 4, 4));
+    default: return moek_or_neon_(moek_halves_neon_(b + 168 + 8, 4, 4),
+                moek_singles_neon_(b + 168 + 4, 4));
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q5_1_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q5_1_neon_(to->scale, b);
+    moek_minimums_q5_1_neon_(to->min, b);
+}
+MOEK_NEON_FN void moek_dots_q5_1_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q5_1_neon_, moek_factors_q5_1_neon_, 192,
+                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_neon_ = {
+    moek_unpack_q5_1_neon_, moek_dots_q5_1_neon_, 0, 0, 0
+};
 
+MOEK_NEON_INLINE void moek_scales_q8_0_neon_(float *scale, const uint8_t *b)
+{
+    moek_put_eight_neon_(scale, b + 0, 34, 0);
+}
 MOEK_NEON_FN void moek_unpack_q8_0_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        moek_put_eight_neon_(scale, b + 0, 34, 0);
+        moek_scales_q8_0_neon_(scale, b);
         for (i = 0; i < 8 * 34; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 34, codes += 32)
             moek_put_neon_(codes, moek_plane_neon_(b + 2, 0, 8, 0));
@@ -105,6 +257,32 @@ MOEK_NEON_FN void moek_unpack_q8_0_neon_(int8_t *codes, float *scale, float *min
     (void)begin;
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q8_0_neon_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_plane_neon_(b + 0 + 2, 0, 8, 0);
+    case 1: return moek_plane_neon_(b + 34 + 2, 0, 8, 0);
+    case 2: return moek_plane_neon_(b + 68 + 2, 0, 8, 0);
+    case 3: return moek_plane_neon_(b + 102 + 2, 0, 8, 0);
+    case 4: return moek_plane_neon_(b + 136 + 2, 0, 8, 0);
+    case 5: return moek_plane_neon_(b + 170 + 2, 0, 8, 0);
+    case 6: return moek_plane_neon_(b + 204 + 2, 0, 8, 0);
+    default: return moek_plane_neon_(b + 238 + 2, 0, 8, 0);
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q8_0_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q8_0_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_q8_0_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q8_0_neon_, moek_factors_q8_0_neon_, 272,
+                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_neon_ = {
+    moek_unpack_q8_0_neon_, moek_dots_q8_0_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q2_k_neon_(float *scale, const uint8_t *b)
 {
@@ -155,6 +333,33 @@ MOEK_NEON_FN void moek_unpack_q2_k_neon_(int8_t *codes, float *scale, float *min
         }
     }
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q2_k_neon_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_plane_neon_(b + 16, 0, 2, 0);
+    case 1: return moek_plane_neon_(b + 16, 2, 2, 0);
+    case 2: return moek_plane_neon_(b + 16, 4, 2, 0);
+    case 3: return moek_plane_neon_(b + 16, 6, 2, 0);
+    case 4: return moek_plane_neon_(b + 48, 0, 2, 0);
+    case 5: return moek_plane_neon_(b + 48, 2, 2, 0);
+    case 6: return moek_plane_neon_(b + 48, 4, 2, 0);
+    default: return moek_plane_neon_(b + 48, 6, 2, 0);
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q2_k_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q2_k_neon_(to->scale, b);
+    moek_minimums_q2_k_neon_(to->min, b);
+}
+MOEK_NEON_FN void moek_dots_q2_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q2_k_neon_, moek_factors_q2_k_neon_, 84,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_neon_ = {
+    moek_unpack_q2_k_neon_, moek_dots_q2_k_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q3_k_neon_(float *scale, const uint8_t *b)
 {
@@ -207,6 +412,41 @@ MOEK_NEON_FN void moek_unpack_q3_k_neon_(int8_t *codes, float *scale, float *min
     }
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q3_k_neon_(const uint8_t *b, const int part)
+{
+    const uint8x16_t less = vdupq_n_u8(4);
+    switch (part) {
+    case 0: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 32, 0, 2, 0),
+                moek_plane_neon_(b + 0, 0, 1, 2)), less);
+    case 1: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 32, 2, 2, 0),
+                moek_plane_neon_(b + 0, 1, 1, 2)), less);
+    case 2: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 32, 4, 2, 0),
+                moek_plane_neon_(b + 0, 2, 1, 2)), less);
+    case 3: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 32, 6, 2, 0),
+                moek_plane_neon_(b + 0, 3, 1, 2)), less);
+    case 4: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 64, 0, 2, 0),
+                moek_plane_neon_(b + 0, 4, 1, 2)), less);
+    case 5: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 64, 2, 2, 0),
+                moek_plane_neon_(b + 0, 5, 1, 2)), less);
+    case 6: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 64, 4, 2, 0),
+                moek_plane_neon_(b + 0, 6, 1, 2)), less);
+    default: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 64, 6, 2, 0),
+                moek_plane_neon_(b + 0, 7, 1, 2)), less);
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q3_k_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q3_k_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_q3_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q3_k_neon_, moek_factors_q3_k_neon_, 110,
+                           MOEK_BLOCK_FINE);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_neon_ = {
+    moek_unpack_q3_k_neon_, moek_dots_q3_k_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q4_k_neon_(float *scale, const uint8_t *b)
 {
@@ -255,6 +495,33 @@ MOEK_NEON_FN void moek_unpack_q4_k_neon_(int8_t *codes, float *scale, float *min
         }
     }
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q4_k_neon_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_plane_neon_(b + 16, 0, 4, 0);
+    case 1: return moek_plane_neon_(b + 16, 4, 4, 0);
+    case 2: return moek_plane_neon_(b + 48, 0, 4, 0);
+    case 3: return moek_plane_neon_(b + 48, 4, 4, 0);
+    case 4: return moek_plane_neon_(b + 80, 0, 4, 0);
+    case 5: return moek_plane_neon_(b + 80, 4, 4, 0);
+    case 6: return moek_plane_neon_(b + 112, 0, 4, 0);
+    default: return moek_plane_neon_(b + 112, 4, 4, 0);
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q4_k_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q4_k_neon_(to->scale, b);
+    moek_minimums_q4_k_neon_(to->min, b);
+}
+MOEK_NEON_FN void moek_dots_q4_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q4_k_neon_, moek_factors_q4_k_neon_, 144,
+                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_neon_ = {
+    moek_unpack_q4_k_neon_, moek_dots_q4_k_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q5_k_neon_(float *scale, const uint8_t *b)
 {
@@ -311,6 +578,41 @@ MOEK_NEON_FN void moek_unpack_q5_k_neon_(int8_t *codes, float *scale, float *min
         }
     }
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q5_k_neon_(const uint8_t *b, const int part)
+{
+    switch (part) {
+    case 0: return moek_or_neon_(moek_plane_neon_(b + 48, 0, 4, 0),
+                moek_plane_neon_(b + 16, 0, 1, 4));
+    case 1: return moek_or_neon_(moek_plane_neon_(b + 48, 4, 4, 0),
+                moek_plane_neon_(b + 16, 1, 1, 4));
+    case 2: return moek_or_neon_(moek_plane_neon_(b + 80, 0, 4, 0),
+                moek_plane_neon_(b + 16, 2, 1, 4));
+    case 3: return moek_or_neon_(moek_plane_neon_(b + 80, 4, 4, 0),
+                moek_plane_neon_(b + 16, 3, 1, 4));
+    case 4: return moek_or_neon_(moek_plane_neon_(b + 112, 0, 4, 0),
+                moek_plane_neon_(b + 16, 4, 1, 4));
+    case 5: return moek_or_neon_(moek_plane_neon_(b + 112, 4, 4, 0),
+                moek_plane_neon_(b + 16, 5, 1, 4));
+    case 6: return moek_or_neon_(moek_plane_neon_(b + 144, 0, 4, 0),
+                moek_plane_neon_(b + 16, 6, 1, 4));
+    default: return moek_or_neon_(moek_plane_neon_(b + 144, 4, 4, 0),
+                moek_plane_neon_(b + 16, 7, 1, 4));
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q5_k_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q5_k_neon_(to->scale, b);
+    moek_minimums_q5_k_neon_(to->min, b);
+}
+MOEK_NEON_FN void moek_dots_q5_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q5_k_neon_, moek_factors_q5_k_neon_, 176,
+                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_neon_ = {
+    moek_unpack_q5_k_neon_, moek_dots_q5_k_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q6_k_neon_(float *scale, const uint8_t *b)
 {
@@ -357,7 +659,46 @@ MOEK_NEON_FN void moek_unpack_q6_k_neon_(int8_t *codes, float *scale, float *min
     }
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_q6_k_neon_(const uint8_t *b, const int part)
+{
+    const uint8x16_t less = vdupq_n_u8(32);
+    switch (part) {
+    case 0: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 0, 0, 4, 0),
+                moek_plane_neon_(b + 128, 0, 2, 4)), less);
+    case 1: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 32, 0, 4, 0),
+                moek_plane_neon_(b + 128, 2, 2, 4)), less);
+    case 2: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 0, 4, 4, 0),
+                moek_plane_neon_(b + 128, 4, 2, 4)), less);
+    case 3: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 32, 4, 4, 0),
+                moek_plane_neon_(b + 128, 6, 2, 4)), less);
+    case 4: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 64, 0, 4, 0),
+                moek_plane_neon_(b + 160, 0, 2, 4)), less);
+    case 5: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 96, 0, 4, 0),
+                moek_plane_neon_(b + 160, 2, 2, 4)), less);
+    case 6: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 64, 4, 4, 0),
+                moek_plane_neon_(b + 160, 4, 2, 4)), less);
+    default: return moek_less_neon_(moek_or_neon_(moek_plane_neon_(b + 96, 4, 4, 0),
+                moek_plane_neon_(b + 160, 6, 2, 4)), less);
+    }
+}
+MOEK_NEON_INLINE void moek_factors_q6_k_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_q6_k_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_q6_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q6_k_neon_, moek_factors_q6_k_neon_, 210,
+                           MOEK_BLOCK_FINE);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_neon_ = {
+    moek_unpack_q6_k_neon_, moek_dots_q6_k_neon_, 0, 0, 0
+};
 
+MOEK_NEON_INLINE void moek_scales_iq4_nl_neon_(float *scale, const uint8_t *b)
+{
+    moek_put_eight_neon_(scale, b + 0, 18, 0);
+}
 MOEK_NEON_FN void moek_unpack_iq4_nl_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
@@ -366,7 +707,7 @@ MOEK_NEON_FN void moek_unpack_iq4_nl_neon_(int8_t *codes, float *scale, float *m
     const int8x16_t book = vld1q_s8(values);
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        moek_put_eight_neon_(scale, b + 0, 18, 0);
+        moek_scales_iq4_nl_neon_(scale, b);
         for (i = 0; i < 8 * 18; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 18, codes += 32)
             moek_put_neon_(codes, moek_look_neon_(book, moek_halves_neon_(b + 2, 4, 4)));
@@ -378,6 +719,35 @@ MOEK_NEON_FN void moek_unpack_iq4_nl_neon_(int8_t *codes, float *scale, float *m
     (void)begin;
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_iq4_nl_neon_(const uint8_t *b, const int part)
+{
+    static const int8_t values[16] = {
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+    const int8x16_t book = vld1q_s8(values);
+    switch (part) {
+    case 0: return moek_look_neon_(book, moek_halves_neon_(b + 0 + 2, 4, 4));
+    case 1: return moek_look_neon_(book, moek_halves_neon_(b + 18 + 2, 4, 4));
+    case 2: return moek_look_neon_(book, moek_halves_neon_(b + 36 + 2, 4, 4));
+    case 3: return moek_look_neon_(book, moek_halves_neon_(b + 54 + 2, 4, 4));
+    case 4: return moek_look_neon_(book, moek_halves_neon_(b + 72 + 2, 4, 4));
+    case 5: return moek_look_neon_(book, moek_halves_neon_(b + 90 + 2, 4, 4));
+    case 6: return moek_look_neon_(book, moek_halves_neon_(b + 108 + 2, 4, 4));
+    default: return moek_look_neon_(book, moek_halves_neon_(b + 126 + 2, 4, 4));
+    }
+}
+MOEK_NEON_INLINE void moek_factors_iq4_nl_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_iq4_nl_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_iq4_nl_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_iq4_nl_neon_, moek_factors_iq4_nl_neon_, 144,
+                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_neon_ = {
+    moek_unpack_iq4_nl_neon_, moek_dots_iq4_nl_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_iq4_xs_neon_(float *scale, const uint8_t *b)
 {
@@ -418,7 +788,40 @@ MOEK_NEON_FN void moek_unpack_iq4_xs_neon_(int8_t *codes, float *scale, float *m
     }
     (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_iq4_xs_neon_(const uint8_t *b, const int part)
+{
+    static const int8_t values[16] = {
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
+    const int8x16_t book = vld1q_s8(values);
+    switch (part) {
+    case 0: return moek_look_neon_(book, moek_halves_neon_(b + 8, 4, 4));
+    case 1: return moek_look_neon_(book, moek_halves_neon_(b + 24, 4, 4));
+    case 2: return moek_look_neon_(book, moek_halves_neon_(b + 40, 4, 4));
+    case 3: return moek_look_neon_(book, moek_halves_neon_(b + 56, 4, 4));
+    case 4: return moek_look_neon_(book, moek_halves_neon_(b + 72, 4, 4));
+    case 5: return moek_look_neon_(book, moek_halves_neon_(b + 88, 4, 4));
+    case 6: return moek_look_neon_(book, moek_halves_neon_(b + 104, 4, 4));
+    default: return moek_look_neon_(book, moek_halves_neon_(b + 120, 4, 4));
+    }
+}
+MOEK_NEON_INLINE void moek_factors_iq4_xs_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_iq4_xs_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_iq4_xs_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_iq4_xs_neon_, moek_factors_iq4_xs_neon_, 136,
+                           MOEK_BLOCK_WIDE);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_neon_ = {
+    moek_unpack_iq4_xs_neon_, moek_dots_iq4_xs_neon_, 0, 0, 0
+};
 
+MOEK_NEON_INLINE void moek_scales_mxfp4_neon_(float *scale, const uint8_t *b)
+{
+    moek_put_scales_neon_(scale, b + 0, 17, 1, 8, MOEK_SCALE_TYPE_E8M0, 0.5f);
+}
 MOEK_NEON_FN void moek_unpack_mxfp4_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
@@ -427,7 +830,7 @@ MOEK_NEON_FN void moek_unpack_mxfp4_neon_(int8_t *codes, float *scale, float *mi
     const int8x16_t book = vld1q_s8(values);
     int i;
     for (; columns >= 256; columns -= 256, scale += 8) {
-        moek_put_scales_neon_(scale, b + 0, 17, 1, 8, MOEK_SCALE_TYPE_E8M0, 0.5f);
+        moek_scales_mxfp4_neon_(scale, b);
         for (i = 0; i < 136; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 8; i++, b += 17, codes += 32) {
             moek_put_neon_(codes, moek_look_neon_(book, moek_halves_neon_(b + 1, 4, 4)));
@@ -439,7 +842,40 @@ MOEK_NEON_FN void moek_unpack_mxfp4_neon_(int8_t *codes, float *scale, float *mi
     }
     (void)begin; (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_mxfp4_neon_(const uint8_t *b, const int part)
+{
+    static const int8_t values[16] = {
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+    const int8x16_t book = vld1q_s8(values);
+    switch (part) {
+    case 0: return moek_look_neon_(book, moek_halves_neon_(b + 0 + 1, 4, 4));
+    case 1: return moek_look_neon_(book, moek_halves_neon_(b + 17 + 1, 4, 4));
+    case 2: return moek_look_neon_(book, moek_halves_neon_(b + 34 + 1, 4, 4));
+    case 3: return moek_look_neon_(book, moek_halves_neon_(b + 51 + 1, 4, 4));
+    case 4: return moek_look_neon_(book, moek_halves_neon_(b + 68 + 1, 4, 4));
+    case 5: return moek_look_neon_(book, moek_halves_neon_(b + 85 + 1, 4, 4));
+    case 6: return moek_look_neon_(book, moek_halves_neon_(b + 102 + 1, 4, 4));
+    default: return moek_look_neon_(book, moek_halves_neon_(b + 119 + 1, 4, 4));
+    }
+}
+MOEK_NEON_INLINE void moek_factors_mxfp4_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_mxfp4_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_mxfp4_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_mxfp4_neon_, moek_factors_mxfp4_neon_, 136,
+                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT | MOEK_BLOCK_FAR);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_mxfp4_neon_ = {
+    moek_unpack_mxfp4_neon_, moek_dots_mxfp4_neon_, 0, 0, 0
+};
 
+MOEK_NEON_INLINE void moek_scales_nvfp4_neon_(float *scale, const uint8_t *b)
+{
+    moek_put_scales_neon_(scale, b + 0, 36, 4, 4, MOEK_SCALE_TYPE_E4M3, 0.5f);
+}
 MOEK_NEON_FN void moek_unpack_nvfp4_neon_(int8_t *codes, float *scale, float *min, const uint8_t *b, int begin,
                                          int columns)
 {
@@ -448,7 +884,7 @@ MOEK_NEON_FN void moek_unpack_nvfp4_neon_(int8_t *codes, float *scale, float *mi
     const int8x16_t book = vld1q_s8(values);
     int i;
     for (; columns >= 256; columns -= 256, scale += 16) {
-        moek_put_scales_neon_(scale, b + 0, 36, 4, 4, MOEK_SCALE_TYPE_E4M3, 0.5f);
+        moek_scales_nvfp4_neon_(scale, b);
         for (i = 0; i < 144; i += 64) MOEK_PREFETCH((uintptr_t)b + MOEK_AHEAD + i);
         for (i = 0; i < 4; i++, b += 36, codes += 64) {
             moek_put_neon_(codes, moek_look_neon_(book, moek_quarters_neon_(b + 4)));
@@ -462,5 +898,34 @@ MOEK_NEON_FN void moek_unpack_nvfp4_neon_(int8_t *codes, float *scale, float *mi
     }
     (void)begin; (void)min;
 }
+/* 32 columns from column 32 part on of 256. */
+MOEK_NEON_INLINE uint8x16x2_t moek_codes_nvfp4_neon_(const uint8_t *b, const int part)
+{
+    static const int8_t values[16] = {
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+    const int8x16_t book = vld1q_s8(values);
+    switch (part) {
+    case 0: return moek_look_neon_(book, moek_quarters_neon_(b + 0 + 4));
+    case 1: return moek_look_neon_(book, moek_quarters_neon_(b + 0 + 20));
+    case 2: return moek_look_neon_(book, moek_quarters_neon_(b + 36 + 4));
+    case 3: return moek_look_neon_(book, moek_quarters_neon_(b + 36 + 20));
+    case 4: return moek_look_neon_(book, moek_quarters_neon_(b + 72 + 4));
+    case 5: return moek_look_neon_(book, moek_quarters_neon_(b + 72 + 20));
+    case 6: return moek_look_neon_(book, moek_quarters_neon_(b + 108 + 4));
+    default: return moek_look_neon_(book, moek_quarters_neon_(b + 108 + 20));
+    }
+}
+MOEK_NEON_INLINE void moek_factors_nvfp4_neon_(moek_factors_neon_ *to, const uint8_t *b)
+{
+    moek_scales_nvfp4_neon_(to->scale, b);
+}
+MOEK_NEON_FN void moek_dots_nvfp4_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_nvfp4_neon_, moek_factors_nvfp4_neon_, 144,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_nvfp4_neon_ = {
+    moek_unpack_nvfp4_neon_, moek_dots_nvfp4_neon_, 0, 0, 0
+};
 #endif
 #endif

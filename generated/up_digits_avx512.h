@@ -10,7 +10,7 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 5, moek_up_mxfp4_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_mxfp4_a16_h0_on_avx512_m4,
-                 UP, MXFP4_A16, 0, avx512, AVX512, moek_unpack_mxfp4_avx2_)
+                 UP, MXFP4_A16, 0, avx512, AVX512, &moek_blocks_mxfp4_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 5, moek_up_mxfp4_a8_h0_on_avx512_m4)
@@ -20,7 +20,7 @@ MOEK_DIGITS_ROW_(moek_up_mxfp4_a8_h0_on_avx512_m4,
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 5, moek_up_nvfp4_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_nvfp4_a16_h0_on_avx512_m4,
-                 UP, NVFP4_A16, 0, avx512, AVX512, moek_unpack_nvfp4_avx2_)
+                 UP, NVFP4_A16, 0, avx512, AVX512, &moek_blocks_nvfp4_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 5, moek_up_nvfp4_a8_h0_on_avx512_m4)
@@ -90,61 +90,61 @@ MOEK_DIGITS_ROW_(moek_up_int4_s8_h0_b128_on_avx512_m4,
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 5, moek_up_q8_0_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q8_0_a16_h0_on_avx512_m4,
-                 UP, Q8_0_A16, 0, avx512, AVX512, moek_unpack_q8_0_avx2_)
+                 UP, Q8_0_A16, 0, avx512, AVX512, &moek_blocks_q8_0_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 5, moek_up_q4_0_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q4_0_a16_h0_on_avx512_m4,
-                 UP, Q4_0_A16, 0, avx512, AVX512, moek_unpack_q4_0_avx2_)
+                 UP, Q4_0_A16, 0, avx512, AVX512, &moek_blocks_q4_0_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 5, moek_up_q4_1_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q4_1_a16_h0_on_avx512_m4,
-                 UP, Q4_1_A16, 0, avx512, AVX512, moek_unpack_q4_1_avx2_)
+                 UP, Q4_1_A16, 0, avx512, AVX512, &moek_blocks_q4_1_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 5, moek_up_q5_0_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q5_0_a16_h0_on_avx512_m4,
-                 UP, Q5_0_A16, 0, avx512, AVX512, moek_unpack_q5_0_avx2_)
+                 UP, Q5_0_A16, 0, avx512, AVX512, &moek_blocks_q5_0_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 5, moek_up_q5_1_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q5_1_a16_h0_on_avx512_m4,
-                 UP, Q5_1_A16, 0, avx512, AVX512, moek_unpack_q5_1_avx2_)
+                 UP, Q5_1_A16, 0, avx512, AVX512, &moek_blocks_q5_1_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 5, moek_up_q2_k_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q2_k_a16_h0_on_avx512_m4,
-                 UP, Q2_K_A16, 0, avx512, AVX512, moek_unpack_q2_k_avx2_)
+                 UP, Q2_K_A16, 0, avx512, AVX512, &moek_blocks_q2_k_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 5, moek_up_q3_k_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q3_k_a16_h0_on_avx512_m4,
-                 UP, Q3_K_A16, 0, avx512, AVX512, moek_unpack_q3_k_avx2_)
+                 UP, Q3_K_A16, 0, avx512, AVX512, &moek_blocks_q3_k_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 5, moek_up_q4_k_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q4_k_a16_h0_on_avx512_m4,
-                 UP, Q4_K_A16, 0, avx512, AVX512, moek_unpack_q4_k_avx2_)
+                 UP, Q4_K_A16, 0, avx512, AVX512, &moek_blocks_q4_k_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 5, moek_up_q5_k_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q5_k_a16_h0_on_avx512_m4,
-                 UP, Q5_K_A16, 0, avx512, AVX512, moek_unpack_q5_k_avx2_)
+                 UP, Q5_K_A16, 0, avx512, AVX512, &moek_blocks_q5_k_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 5, moek_up_q6_k_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_q6_k_a16_h0_on_avx512_m4,
-                 UP, Q6_K_A16, 0, avx512, AVX512, moek_unpack_q6_k_avx2_)
+                 UP, Q6_K_A16, 0, avx512, AVX512, &moek_blocks_q6_k_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 5, moek_up_iq4_nl_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_iq4_nl_a16_h0_on_avx512_m4,
-                 UP, IQ4_NL_A16, 0, avx512, AVX512, moek_unpack_iq4_nl_avx2_)
+                 UP, IQ4_NL_A16, 0, avx512, AVX512, &moek_blocks_iq4_nl_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 5, moek_up_iq4_xs_a16_h0_on_avx512_m4)
 MOEK_DIGITS_ROW_(moek_up_iq4_xs_a16_h0_on_avx512_m4,
-                 UP, IQ4_XS_A16, 0, avx512, AVX512, moek_unpack_iq4_xs_avx2_)
+                 UP, IQ4_XS_A16, 0, avx512, AVX512, &moek_blocks_iq4_xs_avx512_)
 #endif
 #endif

@@ -144,14 +144,21 @@ static uint32_t two_digits(moek_x_chunk_ *to, const float *from, int element, in
     memset(to->less[1], 0, sizeof to->less[1]);
     return 0;
 }
-/* What unpacks blocks, in the order of sets. */
+/* What sets have for blocks, in the order of sets. */
 #if MOEK_HAVE_X86_
-#define UNPACK_(name, type, part) { type, { moek_unpack_##name##_plain_, moek_unpack_##name##_avx2_, \
-                                            moek_unpack_##name##_avx2_ } },
+#define SETS_(name) &moek_blocks_##name##_avx2_, &moek_blocks_##name##_avx512_
+#elif MOEK_HAVE_NEON_
+#define SETS_(name) &moek_blocks_##name##_neon_
 #else
-#define UNPACK_(name, type, part) { type, { moek_unpack_##name##_plain_, moek_unpack_##name##_plain_, NULL } },
+#define SETS_(name) NULL
 #endif
-static const struct { int type; moek_unpack_ *by[3]; } unpackers[] = { MOEK_EACH_BLOCK_(UNPACK_) { 0, { NULL } } };
+#define PLAIN_(name, type, part) \
+    static const moek_block_set_ plain_##name = { moek_unpack_##name##_plain_, NULL, 0, 0, 0 };
+MOEK_EACH_BLOCK_(PLAIN_)
+#define OF_SETS_(name, type, part) { type, { &plain_##name, SETS_(name) } },
+static const struct { int type; const moek_block_set_ *by[3]; } block_sets[] = {
+    MOEK_EACH_BLOCK_(OF_SETS_) { 0, { NULL } }
+};
 static const struct { const moek_set_ *set; const moek_panel_set_ *panel; int arch; const char *name; } sets[] = {
     { &moek_set_cpu_, &moek_panel_set_cpu_, MOEK_ARCH_CPU, "plain C" },
 #if MOEK_HAVE_X86_
@@ -161,11 +168,13 @@ static const struct { const moek_set_ *set; const moek_panel_set_ *panel; int ar
     { &moek_set_neon_, &moek_panel_set_neon_, MOEK_ARCH_NEON, "neon" }
 #endif
 };
-static moek_unpack_ *unpack_of(const moek_digits_ *d, int set)
+static void blocks_by(moek_digits_ *d, int set)
 {
     int i = 0;
-    while (d->block && unpackers[i].type != d->block->type) i++;
-    return d->block ? unpackers[i].by[set] : NULL;
+    while (d->block && block_sets[i].type != d->block->type) i++;
+    d->blocks = d->block ? block_sets[i].by[set] : NULL;
+    d->unpack = d->blocks ? d->blocks->unpack : NULL;
+    CHECK(!d->block || !set || d->blocks->dots, "type %d: no loop of %s", block_sets[i].type, sets[set].name);
 }
 static int seen_two, failed_two;                       /* cases where two digits do not do, and where that showed */
 static double largest, largest_l2;
@@ -179,7 +188,7 @@ static void panels(const sum_case *c, const void *args)
         moek_panels_ p;
         if (!sets[set].panel || moek_lacks_(sets[set].arch)) continue;
         p = moek_panels_of_(args, &found, sets[set].panel, MOEK_OP_DOWN, c->quant, c->block);
-        p.d.unpack = unpack_of(&p.d, set);
+        blocks_by(&p.d, set);
         for (rows = 1; rows <= ROWS; rows += ROWS - 1) {
             int other = 0, wrong = 0;
             moek_panel_sums_(&p, 0, 0, rows, 0, N, set ? made : plain);
@@ -215,7 +224,7 @@ static void sums(const sum_case *c)
     fill(c, &d.f);
     if (d.block) reference_blocks(c, &d);
     else reference(c, &d);
-    d.unpack = unpack_of(&d, 0);
+    blocks_by(&d, 0);
     moek_digits_dots_(&d, 0, 0, ROWS, 0, N, plain);
     worst = worst_of(plain, ROWS, 0, &l2);
     CHECK(worst <= 1 && (c->kind == SUBNORMAL || l2 <= 1e-6), "%s:%d T %d kind %d k %d offset %d zeros %d: %.3f of the "
@@ -227,7 +236,7 @@ static void sums(const sum_case *c)
             for (first = 0; first + rows <= ROWS; first += rows) {
                 int other = 0;
                 d.set = sets[i].set;
-                d.unpack = unpack_of(&d, (int)i);
+                blocks_by(&d, (int)i);
                 moek_digits_dots_(&d, 0, first, rows, 0, N, made);
                 for (j = 0; j < N; j++)
                     for (r = 0; r < rows; r++) other += memcmp(&made[j][r], &plain[j][first + r], sizeof(double)) != 0;
@@ -237,6 +246,7 @@ static void sums(const sum_case *c)
     panels(c, &args);
     less.encode = two_digits;
     d.set = &less;
+    blocks_by(&d, 0);
     moek_digits_dots_(&d, 0, 0, ROWS, 0, N, made);
     worst = worst_of(made, ROWS, 0, &l2);
     if (c->kind <= OUTLIERS && c->k >= 1024 && d.f.x_bits == 16) seen_two++, failed_two += l2 > 1e-6;

@@ -89,12 +89,52 @@ MOEK_AVX2_INLINE uint32_t moek_split_avx2_(__m256i q[4], __m256i t[4], const flo
     }
     return power;
 }
+/* 32 bytes of 32 words that fit into bytes, in order. */
+MOEK_AVX2_INLINE __m256i moek_bytes_avx2_(const __m256i words[2])
+{
+    return _mm256_permute4x64_epi64(_mm256_packs_epi16(words[0], words[1]), 0xd8);
+}
+/* The two bytes of 32 words, as s8: low ones, and what is left. */
+MOEK_AVX2_INLINE void moek_two_digits_avx2_(__m256i to[2], const __m256i words[2])
+{
+    __m256i low[2], high[2];
+    int i;
+    for (i = 0; i < 2; i++) {
+        low[i] = _mm256_srai_epi16(_mm256_slli_epi16(words[i], 8), 8);
+        high[i] = _mm256_srai_epi16(_mm256_add_epi16(words[i], _mm256_set1_epi16(128)), 8);
+    }
+    to[0] = moek_bytes_avx2_(low);
+    to[1] = moek_bytes_avx2_(high);
+}
+/* Sums of 4 neighbours each of 32 words. */
+MOEK_AVX2_INLINE __m256i moek_fours_avx2_(const __m256i words[2])
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    return _mm256_permute4x64_epi64(_mm256_hadd_epi32(_mm256_madd_epi16(words[0], one),
+                                                      _mm256_madd_epi16(words[1], one)), 0xd8);
+}
+/* 32 columns of a chunk, from column 32 b on, in order; less: sums of lanes. */
+MOEK_AVX2_INLINE void moek_in_order_avx2_(moek_x_chunk_ *to, int b, const float *x, uint32_t *top)
+{
+    __m256i q[4], t[4], words[2], thirds[2], two[2];
+    const uint32_t power = moek_split_avx2_(q, t, x + 32 * b, top);
+    moek_narrow_avx2_(words, q);
+    moek_narrow_avx2_(thirds, t);
+    moek_two_digits_avx2_(two, words);
+    _mm256_storeu_si256((__m256i *)(to->digit[0] + 32 * b), two[0]);
+    _mm256_storeu_si256((__m256i *)(to->digit[1] + 32 * b), two[1]);
+    _mm256_storeu_si256((__m256i *)(to->digit[2] + 32 * b), moek_bytes_avx2_(thirds));
+    _mm256_storeu_si256((__m256i *)(to->less[0] + 8 * b), moek_fours_avx2_(words));
+    _mm256_storeu_si256((__m256i *)(to->less[1] + 8 * b), moek_fours_avx2_(thirds));
+    _mm256_storeu_ps(to->s + 8 * b, _mm256_set1_ps(moek_float_(power << 23)));
+}
 MOEK_AVX2_FN uint32_t moek_encode_avx2_(moek_x_chunk_ *to, const float *x, int element, int zeros, uint32_t *top)
 {
     const int s8 = element == MOEK_ELEMENT_S8, offset = zeros ? 1 : element == MOEK_ELEMENT_U4B8 ? 8 : 12;
     uint32_t found = 0;
     int b, i;
-    for (b = 0; b < (s8 ? 2 : 4); b++) {
+    for (b = 0; b < 2 && s8 && zeros; b++) moek_in_order_avx2_(to, b, x, top);
+    for (b = s8 && zeros ? 2 : 0; b < (s8 ? 2 : 4); b++) {
         __m256i q[4], t[4];
         const uint32_t power = moek_split_avx2_(q, t, x + 32 * b, top);
         const __m256 s = _mm256_set1_ps(moek_float_((power - (element == MOEK_ELEMENT_E2M1)) << 23));
@@ -135,21 +175,6 @@ MOEK_AVX2_FN uint32_t moek_encode_avx2_(moek_x_chunk_ *to, const float *x, int e
     return found;
 }
 
-MOEK_AVX2_FN void moek_totals_avx2_(int32_t *to, const moek_x_chunk_ *chunk)
-{
-    const __m256i one = _mm256_set1_epi16(1), much = _mm256_set1_epi16(256);
-    int h, odd;
-    for (h = 0; h < 2; h++) {
-        __m256i sum = _mm256_setzero_si256();
-        for (odd = 0; odd < 2; odd++) {
-            const int at = 32 * h + odd * MOEK_CHUNK;
-            const __m256i q = _mm256_loadu_si256((const __m256i *)(chunk->digit[0] + at));
-            const __m256i t = _mm256_loadu_si256((const __m256i *)(chunk->digit[1] + at));
-            sum = _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(q, much), _mm256_madd_epi16(t, one)));
-        }
-        _mm256_storeu_si256((__m256i *)(to + 8 * h), sum);
-    }
-}
 MOEK_AVX2_FN void moek_place_avx2_(moek_x_chunk_ *to, const int8_t *x)
 {
     int h;
@@ -254,12 +279,6 @@ MOEK_AVX2_INLINE __m256 moek_list_avx2_(const uint8_t *from, const float *scale,
     }
     return eight;
 }
-MOEK_AVX2_INLINE float moek_add_eight_avx2_(__m256 eight)
-{
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
-}
 /* lanes += half h of chunk c, whose codes are there, of one row of x. */
 MOEK_AVX2_INLINE __m256 moek_add_half_avx2_(__m256 lanes, const __m256i codes[2], const moek_x_chunk_ *x, int h,
                                             __m256 of_w, __m256i zero, int element, int kind)
@@ -268,13 +287,6 @@ MOEK_AVX2_INLINE __m256 moek_add_half_avx2_(__m256 lanes, const __m256i codes[2]
                                      kind & MOEK_DOTS_ZERO ? &zero : NULL);
     if (kind & MOEK_DOTS_SCALED) of_w = _mm256_mul_ps(of_w, _mm256_loadu_ps(x->by + 8 * h));
     return _mm256_fmadd_ps(_mm256_mul_ps(f, _mm256_loadu_ps(x->s + 8 * h)), of_w, lanes);
-}
-/* Scales of half h of a chunk of blocks: of 32 columns one, else two of 16. */
-MOEK_AVX2_INLINE __m256 moek_scale_of_half_avx2_(const float *scale, const int h, const int fine, __m256i spread)
-{
-    if (!fine) return _mm256_broadcast_ss(scale + h);
-    return _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)(scale + 2 * h))),
-                                spread);
 }
 /* A run of a row of w and of `rows` rows of x, 1, 2 or 4.  (No loop over them, so that lanes stay in registers.) */
 MOEK_AVX2_INLINE void moek_dot_row_avx2_(double *sum, const moek_w_run_ *w, const moek_w_one_ *one, const float *scale,
@@ -293,16 +305,14 @@ MOEK_AVX2_INLINE void moek_dot_row_avx2_(double *sum, const moek_w_run_ *w, cons
     for (r = 0; r < 4; r++) lanes[r][0] = lanes[r][1] = _mm256_setzero_ps();
     for (c = 0; c < one->chunks; c++, at += MOEK_CHUNK) {
         /* (From where it was stored: a load of parts of two stores waits for both.) */
-        const int blocks = kind & MOEK_DOTS_BLOCKS;
-        const __m256 some = blocks ? _mm256_setzero_ps() : _mm256_loadu_ps(scale + (step * c & ~7));
+        const __m256 some = _mm256_loadu_ps(scale + (step * c & ~7));
         const __m256i part = _mm256_set1_epi32(step * c & 7);
         __m256i zeros = _mm256_setzero_si256();
-        if (!(kind & MOEK_DOTS_BLOCKS)) MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
+        MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
         if (kind & MOEK_DOTS_ZERO) zeros = _mm256_loadu_si256((const __m256i *)(zero_of + (step * c & ~7)));
 #define MOEK_EIGHT_LANES_(h) do { \
             const __m256i from = _mm256_add_epi32(spread[h], part); \
-            const __m256 of_w = !blocks ? _mm256_permutevar8x32_ps(some, from) \
-                : moek_scale_of_half_avx2_(scale + step * c, h, kind & MOEK_DOTS_FINE, spread[0]); \
+            const __m256 of_w = _mm256_permutevar8x32_ps(some, from); \
             const __m256i zero = kind & MOEK_DOTS_ZERO ? _mm256_permutevar8x32_epi32(zeros, from) : zeros; \
             __m256i codes[2]; \
             moek_codes_avx2_(codes, _mm256_loadu_si256((const __m256i *)at + h), element); \
@@ -323,14 +333,6 @@ MOEK_AVX2_INLINE void moek_dot_row_avx2_(double *sum, const moek_w_run_ *w, cons
         else eight = _mm256_add_ps(eight, _mm256_setzero_ps());
         sum[r] = (float)sum[r] + moek_add_eight_avx2_(eight);
     }
-}
-MOEK_AVX2_INLINE float moek_minimums_avx2_(const float *min, const float *sum, int groups)
-{
-    __m256 eight = _mm256_setzero_ps();
-    int g;
-    for (g = 0; g < groups; g += 8)
-        eight = _mm256_fmadd_ps(_mm256_loadu_ps(min + g), _mm256_loadu_ps(sum + g), eight);
-    return moek_add_eight_avx2_(eight);
 }
 #define MOEK_V_(x) moek_##x##_avx2_
 #define MOEK_V_FN MOEK_AVX2_FN
@@ -362,8 +364,7 @@ MOEK_AVX2_FN void moek_sums_avx2_(const moek_w_run_ *w, const moek_x_run_ *const
             }
 }
 static MOEK_UNUSED const moek_set_ moek_set_avx2_ = {
-    moek_encode_avx2_, moek_decode_avx2_, moek_place_avx2_, moek_dots_avx2_, moek_sums_avx2_, 1,
-    moek_totals_avx2_
+    moek_encode_avx2_, moek_decode_avx2_, moek_place_avx2_, moek_dots_avx2_, moek_sums_avx2_, 1
 };
 #endif
 #endif

@@ -1,6 +1,7 @@
 /* moek/kernel/avx512.h -- helpers of the rows of arch avx512: AVX-512 with VNNI (moek/kernel/isa.h).  The bits are
  * plain C's in digits.h. */
 #include "avx2.h"
+#include "../../../generated/moek_blocks_avx512.h"
 #ifndef MOEK_AVX512_H
 #define MOEK_AVX512_H
 #if MOEK_HAVE_X86_
@@ -21,12 +22,6 @@ MOEK_AVX512_INLINE void moek_codes_avx512_(__m512i to[2], __m512i codes, int ele
     if (element != MOEK_ELEMENT_E2M1) return;
     to[0] = _mm512_shuffle_epi8(e2m1, to[0]);
     to[1] = _mm512_shuffle_epi8(e2m1, to[1]);
-}
-/* 64 bytes that two stores have just written: a load of both would wait for them. */
-MOEK_AVX512_INLINE __m512i moek_both_avx512_(const uint8_t *at)
-{
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)at)),
-                              _mm256_loadu_si256((const __m256i *)at + 1), 1);
 }
 /* sum + codes times a digit (s8: words). */
 MOEK_AVX512_INLINE __m512i moek_sums_of_avx512_(__m512i sum, const __m512i codes[2], const int8_t *digit, int element)
@@ -79,18 +74,14 @@ MOEK_AVX512_INLINE void moek_dot_row_avx512_(double *sum, const moek_w_run_ *w, 
     for (c = 0; c < one->chunks; c++, at += MOEK_CHUNK) {
         /* (From where it was stored: a load of parts of two stores waits for both.) */
         const __m512i from = _mm512_add_epi32(spread, _mm512_set1_epi32(step * c & 7));
-        const __m512 of_w = kind & MOEK_DOTS_FINE
-            ? _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(scale + step * c)), spread)
-            : kind & MOEK_DOTS_BLOCKS
-            ? _mm512_permutevar_ps(_mm512_castpd_ps(_mm512_set1_pd(*(const double *)(const void *)(scale + step * c))),
-                                   spread)
-            : _mm512_permutexvar_ps(from, _mm512_castps256_ps512(_mm256_loadu_ps(scale + (step * c & ~7))));
+        const __m512 of_w =
+            _mm512_permutexvar_ps(from, _mm512_castps256_ps512(_mm256_loadu_ps(scale + (step * c & ~7))));
         __m512i codes[2], zero = _mm512_setzero_si512();
-        if (!(kind & MOEK_DOTS_BLOCKS)) MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
+        MOEK_PREFETCH((uintptr_t)at + MOEK_AHEAD);
         if (kind & MOEK_DOTS_ZERO)
             zero = _mm512_permutexvar_epi32(from, _mm512_castsi256_si512(
                 _mm256_loadu_si256((const __m256i *)(zero_of + (step * c & ~7)))));
-        moek_codes_avx512_(codes, kind & MOEK_DOTS_BLOCKS ? moek_both_avx512_(at) : _mm512_loadu_si512(at), element);
+        moek_codes_avx512_(codes, _mm512_loadu_si512(at), element);
         lanes[0] = moek_add_chunk_avx512_(lanes[0], codes, x0 + c, of_w, zero, element, kind);
         if (rows > 1) lanes[1] = moek_add_chunk_avx512_(lanes[1], codes, x1 + c, of_w, zero, element, kind);
         if (rows > 2) lanes[2] = moek_add_chunk_avx512_(lanes[2], codes, x2 + c, of_w, zero, element, kind);
@@ -106,13 +97,11 @@ MOEK_AVX512_INLINE void moek_dot_row_avx512_(double *sum, const moek_w_run_ *w, 
     }
 }
 #define moek_run_scales_avx512_ moek_run_scales_avx2_
-#define moek_minimums_avx512_ moek_minimums_avx2_
 #define MOEK_V_(x) moek_##x##_avx512_
 #define MOEK_V_FN MOEK_AVX512_FN
 #define MOEK_V_INLINE MOEK_AVX512_INLINE
 #include "digits_body.h"
 #undef moek_run_scales_avx512_
-#undef moek_minimums_avx512_
 
 MOEK_AVX512_FN void moek_sums_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
 {
@@ -133,8 +122,7 @@ MOEK_AVX512_FN void moek_sums_avx512_(const moek_w_run_ *w, const moek_x_run_ *c
             }
 }
 static MOEK_UNUSED const moek_set_ moek_set_avx512_ = {
-    moek_encode_avx2_, moek_decode_avx2_, moek_place_avx2_, moek_dots_avx512_, moek_sums_avx512_, 1,
-    moek_totals_avx2_
+    moek_encode_avx2_, moek_decode_avx2_, moek_place_avx2_, moek_dots_avx512_, moek_sums_avx512_, 1
 };
 #endif
 #endif

@@ -1,10 +1,9 @@
-/* moek/kernel/blocks_avx2.h -- pieces of what unpacks blocks of GGUF files with AVX2 (generated/moek_blocks_avx2.h):
- * planes of bits of 32 codes in a row, a byte each, and scales of 8 groups as f32.  moek/format.h says what a plane
- * is. */
+/* moek/kernel/blocks_avx2.h -- blocks of GGUF files with AVX2: pieces of what unpacks them
+ * (generated/moek_blocks_avx2.h), planes of bits of 32 codes in a row, a byte each, and scales of 8 groups as f32; and
+ * the loops of few rows (blocks_body.h).  moek/format.h says what a plane is. */
 #ifndef MOEK_BLOCKS_AVX2_H
 #define MOEK_BLOCKS_AVX2_H
-#include "../format.h"
-#include "isa.h"
+#include "digits.h"
 #if MOEK_HAVE_X86_
 
 MOEK_AVX2_INLINE void moek_put_avx2_(int8_t *to, __m256i codes) { _mm256_storeu_si256((__m256i *)to, codes); }
@@ -99,5 +98,88 @@ MOEK_AVX2_INLINE void moek_put_scales_avx2_(float *to, const uint8_t *at, const 
         _mm256_storeu_ps(to + i, _mm256_mul_ps(f, _mm256_set1_ps(by)));
     }
 }
+
+/* ---- what blocks_body.h wants ------------------------------------------------------------------------------------ */
+
+MOEK_AVX2_INLINE float moek_add_eight_avx2_(__m256 eight)
+{
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+MOEK_AVX2_INLINE __m256 moek_block_zero_avx2_(void) { return _mm256_setzero_ps(); }
+#define moek_block_none_avx2_ moek_block_zero_avx2_
+typedef struct moek_by_avx2_ { float of[16]; const float *unit; } moek_by_avx2_;
+typedef struct moek_factors_avx2_ { float scale[16], min[16]; } moek_factors_avx2_;
+MOEK_AVX2_INLINE void moek_block_by_avx2_(moek_by_avx2_ *by, __m256 *low, const moek_factors_avx2_ *w, const float *x,
+                                          const int kind)
+{
+    const int fine = kind & MOEK_BLOCK_FINE;
+    const float *const sum = x + (fine ? 16 : 8);
+    by->unit = x;
+    if (kind & MOEK_BLOCK_FAR) { memcpy(by->of, w->scale, (fine ? 16 : 8) * sizeof(float)); return; }
+    _mm256_storeu_ps(by->of, _mm256_mul_ps(_mm256_loadu_ps(w->scale), _mm256_loadu_ps(x)));
+    if (fine) _mm256_storeu_ps(by->of + 8, _mm256_mul_ps(_mm256_loadu_ps(w->scale + 8), _mm256_loadu_ps(x + 8)));
+    if (!(kind & MOEK_BLOCK_MIN)) return;
+    *low = _mm256_fmadd_ps(_mm256_loadu_ps(w->min), _mm256_loadu_ps(sum), *low);
+    if (fine) *low = _mm256_fmadd_ps(_mm256_loadu_ps(w->min + 8), _mm256_loadu_ps(sum + 8), *low);
+}
+/* Codes of 8 bits times words of x: `at` has those of even columns. */
+MOEK_AVX2_INLINE __m256i moek_block_words_avx2_(__m256i codes, const int8_t *at)
+{
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), odd = _mm256_srai_epi16(codes, 8);
+    const __m256i *const x = (const __m256i *)(const void *)at, *const other = x + MOEK_CHUNK / 32;
+    return _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_loadu_si256(x)),
+                            _mm256_madd_epi16(odd, _mm256_loadu_si256(other)));
+}
+/* Codes without a sign times a digit, times `by`. */
+MOEK_AVX2_INLINE __m256i moek_block_bytes_avx2_(__m256i codes, const int8_t *digit, int by)
+{
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(codes, _mm256_loadu_si256((const __m256i *)(const void *)digit)),
+                             _mm256_set1_epi16((short)by));
+}
+MOEK_AVX2_INLINE __m256 moek_block_add_avx2_(__m256 lanes, __m256i codes, const moek_x_chunk_ *x, const int h,
+                                             const moek_by_avx2_ *by, const int part, const int kind)
+{
+    const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    const __m256 scale = kind & MOEK_BLOCK_FINE
+        ? _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)(by->of + 2 * part))),
+                               spread) : _mm256_broadcast_ss(by->of + part);
+    __m256 f;
+    if (kind & MOEK_BLOCK_WIDE) {
+        const __m256i q = moek_block_words_avx2_(codes, x->digit[0] + 32 * h);
+        f = _mm256_fmadd_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(256),
+                            _mm256_cvtepi32_ps(moek_block_words_avx2_(codes, x->digit[1] + 32 * h)));
+    } else {
+        __m256i d = _mm256_add_epi32(moek_block_bytes_avx2_(codes, x->digit[1] + 32 * h, 256),
+                                     moek_block_bytes_avx2_(codes, x->digit[0] + 32 * h, 1));
+        d = _mm256_add_epi32(_mm256_slli_epi32(d, 8), moek_block_bytes_avx2_(codes, x->digit[2] + 32 * h, 1));
+        if (kind & MOEK_BLOCK_OFFSET)
+            d = _mm256_sub_epi32(d, _mm256_loadu_si256((const __m256i *)(const void *)(x->less[0] + 8 * h)));
+        f = _mm256_cvtepi32_ps(d);
+    }
+    if (kind & MOEK_BLOCK_FAR) f = _mm256_mul_ps(f, _mm256_broadcast_ss(by->unit + part));     /* (never fine) */
+    return _mm256_fmadd_ps(f, scale, lanes);
+}
+MOEK_AVX2_INLINE float moek_block_plus_avx2_(float sum, __m256 eight, float back)
+{
+    return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(moek_add_eight_avx2_(eight)), _mm_set_ss(back), _mm_set_ss(sum)));
+}
+MOEK_AVX2_INLINE float moek_block_end_avx2_(float sum, const __m256 *lanes, __m256 low, float back, const int kind)
+{
+    (void)kind;
+    return moek_block_plus_avx2_(sum, _mm256_add_ps(_mm256_add_ps(lanes[0], lanes[1]), low), back);
+}
+#define MOEK_VF __m256
+#define MOEK_VI __m256i
+#define MOEK_V_LANES 8
+#define MOEK_V_FACTORS moek_factors_avx2_
+#define MOEK_V_BY moek_by_avx2_
+#define MOEK_V_LOW __m256
+#define MOEK_V_(x) moek_##x##_avx2_
+#define MOEK_V_FN MOEK_AVX2_FN
+#define MOEK_V_INLINE MOEK_AVX2_INLINE
+#include "blocks_body.h"
+#undef moek_block_none_avx2_
 #endif
 #endif

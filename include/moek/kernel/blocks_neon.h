@@ -1,11 +1,9 @@
-/* moek/kernel/blocks_neon.h -- pieces of what unpacks blocks of GGUF files with NEON (generated/moek_blocks_neon.h):
- * planes of bits of 32 codes in a row, a byte each, and scales of 8 groups as f32.  moek/format.h says what a plane
- * is. */
+/* moek/kernel/blocks_neon.h -- blocks of GGUF files with NEON: pieces of what unpacks them
+ * (generated/moek_blocks_neon.h), planes of bits of 32 codes in a row, a byte each, and scales of 8 groups as f32; and
+ * the loops of few rows (blocks_body.h).  moek/format.h says what a plane is. */
 #ifndef MOEK_BLOCKS_NEON_H
 #define MOEK_BLOCKS_NEON_H
-#include <string.h>
-#include "../format.h"
-#include "isa.h"
+#include "digits.h"
 #if MOEK_HAVE_NEON_
 
 MOEK_NEON_INLINE void moek_put_neon_(int8_t *to, uint8x16x2_t codes)
@@ -127,5 +125,75 @@ MOEK_NEON_INLINE void moek_put_scales_neon_(float *to, const uint8_t *at, const 
         for (j = 0; j < per; j++)
             *to++ = by * (type == MOEK_SCALE_TYPE_E8M0 ? moek_from_e8m0_(at[j]) : moek_from_e4m3_(at[j]));
 }
+
+/* ---- what blocks_body.h wants: 32 columns are two vectors of lanes ----------------------------------------------- */
+
+MOEK_NEON_INLINE float32x4x2_t moek_block_zero_neon_(void)
+{
+    float32x4x2_t v;
+    v.val[0] = v.val[1] = vdupq_n_f32(0);
+    return v;
+}
+#define moek_block_none_neon_ moek_block_zero_neon_
+typedef struct moek_by_neon_ { float of[16]; const float *unit; } moek_by_neon_;
+typedef struct moek_factors_neon_ { float scale[16], min[16]; } moek_factors_neon_;
+MOEK_NEON_INLINE void moek_block_by_neon_(moek_by_neon_ *by, float32x4x2_t *low, const moek_factors_neon_ *w,
+                                          const float *x, const int kind)
+{
+    const int groups = kind & MOEK_BLOCK_FINE ? 16 : 8;
+    int i;
+    by->unit = x;
+    for (i = 0; i < groups; i += 4) {
+        const float32x4_t scale = vld1q_f32(w->scale + i);
+        vst1q_f32(by->of + i, kind & MOEK_BLOCK_FAR ? scale : vmulq_f32(scale, vld1q_f32(x + i)));
+        if (kind & MOEK_BLOCK_MIN)
+            low->val[i / 4 % 2] = vfmaq_f32(low->val[i / 4 % 2], vld1q_f32(w->min + i), vld1q_f32(x + groups + i));
+    }
+}
+MOEK_NEON_INLINE float32x4_t moek_block_four_neon_(float32x4_t lanes, int8x16_t codes, const moek_x_chunk_ *x, int at,
+                                                   float by, float unit, const int kind)
+{
+    const int32x4_t none = vdupq_n_s32(0);
+    int32x4_t d = vdotq_s32(none, codes, vld1q_s8(x->digit[1] + at));
+    float32x4_t f;
+    d = vdotq_s32(vshlq_n_s32(d, 8), codes, vld1q_s8(x->digit[0] + at));
+    if (kind & MOEK_BLOCK_WIDE)
+        f = vfmaq_f32(vcvtq_f32_s32(vdotq_s32(none, codes, vld1q_s8(x->digit[2] + at))), vcvtq_f32_s32(d),
+                      vdupq_n_f32(256));
+    else f = vcvtq_f32_s32(vdotq_s32(vshlq_n_s32(d, 8), codes, vld1q_s8(x->digit[2] + at)));
+    if (kind & MOEK_BLOCK_FAR) f = vmulq_n_f32(f, unit);
+    return vfmaq_n_f32(lanes, f, by);
+}
+MOEK_NEON_INLINE float32x4x2_t moek_block_add_neon_(float32x4x2_t lanes, uint8x16x2_t codes, const moek_x_chunk_ *x,
+                                                    const int h, const moek_by_neon_ *by, const int part,
+                                                    const int kind)
+{
+    const int fine = kind & MOEK_BLOCK_FINE, g = fine ? 2 * part : part;
+    lanes.val[0] = moek_block_four_neon_(lanes.val[0], vreinterpretq_s8_u8(codes.val[0]), x, 32 * h, by->of[g],
+                                         by->unit[g], kind);
+    lanes.val[1] = moek_block_four_neon_(lanes.val[1], vreinterpretq_s8_u8(codes.val[1]), x, 32 * h + 16,
+                                         by->of[fine ? g + 1 : g], by->unit[g], kind);
+    return lanes;
+}
+MOEK_NEON_INLINE float moek_block_end_neon_(float sum, const float32x4x2_t *lanes, float32x4x2_t low, float back,
+                                            const int kind)
+{
+    const float32x4_t a = vaddq_f32(vaddq_f32(lanes[0].val[0], lanes[1].val[0]), low.val[0]);
+    const float32x4_t four = vaddq_f32(a, vaddq_f32(vaddq_f32(lanes[0].val[1], lanes[1].val[1]), low.val[1]));
+    const float32x4_t two = vaddq_f32(four, vextq_f32(four, four, 2)), one = vaddq_f32(two, vdupq_laneq_f32(two, 1));
+    (void)kind;
+    return vgetq_lane_f32(vfmaq_n_f32(vdupq_n_f32(sum), one, back), 0);
+}
+#define MOEK_VF float32x4x2_t
+#define MOEK_VI uint8x16x2_t
+#define MOEK_V_LANES 8
+#define MOEK_V_FACTORS moek_factors_neon_
+#define MOEK_V_BY moek_by_neon_
+#define MOEK_V_LOW float32x4x2_t
+#define MOEK_V_(x) moek_##x##_neon_
+#define MOEK_V_FN MOEK_NEON_FN
+#define MOEK_V_INLINE MOEK_NEON_INLINE
+#include "blocks_body.h"
+#undef moek_block_none_neon_
 #endif
 #endif

@@ -10,8 +10,8 @@
  * plain C, which is the measure, and each set of instructions (avx2.h, ..) give the same bits, and so does any number
  * of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied in floats.
  *
- * Rows of blocks of GGUF files become s8, a run at a time: whole numbers, of which each set makes the same, scales, and
- * minimums, which multiply sums of x.                                                                                */
+ * Rows of blocks of GGUF files: codes go from the planes of a block to registers (blocks_body.h), t counts throughout,
+ * and scales of groups come times s.  Minimums multiply sums of x.                                                   */
 #include "cpu.h"
 #include "isa.h"
 #include "../../../generated/moek_blocks.h"
@@ -23,10 +23,12 @@ enum {
     MOEK_RUN = 16,                                     /* chunks */
     MOEK_X_RUNS = 4,                                   /* what a task has room for: rows of x, times runs of each */
     MOEK_THIRDS = 4,                                   /* lists of 8 that a run may have; more thirds: dense */
-    MOEK_RUN_GROUPS = MOEK_CHUNK * MOEK_RUN / 16       /* of a run of s8 in blocks, the most: 16 columns a scale */
+    MOEK_RUN_GROUPS = MOEK_CHUNK * MOEK_RUN / 16,      /* of a run of s8 in blocks, the most: 16 columns a scale */
+    MOEK_BLOCK_AHEAD = 12288                           /* bytes of blocks that are asked for early */
 };
 /* x of a chunk.  Codes of 4 bits: a digit has 64 even columns, then 64 odd ones.  s8: 64 columns as they come; or,
- * where a set takes `words`, q in digit[0] and t in digit[1], as 32 words of even columns and 32 of odd ones. */
+ * where a set takes `words`, q in digit[0] and t in digit[1], as 32 words of even columns and 32 of odd ones.  Blocks:
+ * 64 columns as they come, or such words (moek_block_set_). */
 typedef struct moek_x_chunk_ {
     int8_t digit[3][2 * MOEK_CHUNK];                   /* low and high of q, t; low is the remainder, so high fits */
     int32_t less[2][MOEK_LANES];                       /* of q and t: what an offset of the codes adds */
@@ -39,13 +41,24 @@ typedef struct moek_x_list_ {
 } moek_x_list_;
 typedef struct moek_x_run_ {
     moek_x_chunk_ chunk[MOEK_RUN];
+    float group[2 * MOEK_RUN_GROUPS];                  /* of blocks, each 256 columns: of groups the unit of 256 q + t,
+                                                          then sums of x, for minimums; 0 behind all of k */
     moek_x_list_ list[MOEK_THIRDS];
     int thirds, dense;                                 /* entries of the lists; 1: t counts in all chunks */
-    float sum[MOEK_RUN_GROUPS];                        /* of groups of columns, for minimums of blocks; 0 behind them */
+    float back;                                        /* of blocks: `group` is times so much less, where x is tiny */
 } MOEK_LINE_ALIGNED_ moek_x_run_;
 /* Some columns of a row of blocks, from column `begin` of a block on (0 or 128), to codes of s8: multiples of 32, in a
  * block of 256 of 128.  All scales of these blocks, as f32, and minimums with their sign. */
 typedef void moek_unpack_(int8_t *codes, float *scale, float *min, const uint8_t *blocks, int begin, int columns);
+/* What a set of instructions has for a kind of blocks. */
+struct moek_w_run_;
+typedef struct moek_block_set_ {
+    moek_unpack_ *unpack;
+    void (*dots)(const struct moek_w_run_ *w, const moek_x_run_ *const *x, int rows);
+    /* Codes are so much more than what they mean; x is words; 1: less[] is where sums of q and of t begin, and not what
+     * is taken off the sum of 256 q + t. */
+    int offset, words, starts;
+} moek_block_set_;
 /* Runs of rows of w, and the sums to which theirs are added: of each row of w one for each row of x. */
 typedef struct moek_w_run_ {
     int element, rows, runs, chunks;                   /* chunks: of the last run */
@@ -60,13 +73,15 @@ typedef struct moek_w_run_ {
     double (*sum)[MOEK_X_RUNS];
     moek_unpack_ *unpack;                              /* codes are blocks that this unpacks; NULL: they are not */
     int run_bytes, sign;                               /* of a run, of codes; 0: no minimums */
+    int far;                                           /* MOEK_BLOCK_FAR */
 } moek_w_run_;
 /* One run of one row. */
 typedef struct moek_w_one_ { const uint8_t *codes, *zero; const char *scale; int chunks, scales, others; } moek_w_one_;
 enum { MOEK_RUN_SCALES = 2 * MOEK_CHUNK * MOEK_RUN / 16 + 8 };         /* the most, and 8 that may be read */
 
 /* What a set of instructions has: x to digits of a chunk, of f32 (returns lanes with a t, a bit each; *top: as
- * moek_top_); T to f32; x of s8; sums of a run, of rows of x; the same of s8 on both sides, exactly. */
+ * moek_top_; of s8 with `zeros` bytes, and `less` has their sums); T to f32; x of s8; sums of a run, of rows of x; the
+ * same of s8 on both sides, exactly. */
 typedef struct moek_set_ {
     uint32_t (*encode)(moek_x_chunk_ *to, const float *x, int element, int zeros, uint32_t *top);
     void (*decode)(float *to, const uint16_t *from, int n, int dtype);
@@ -74,7 +89,6 @@ typedef struct moek_set_ {
     void (*dots)(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows);
     void (*sums)(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows);
     int words;
-    void (*totals)(int32_t *to, const moek_x_chunk_ *chunk);           /* of s8's 16 lanes: sums of 256 q + t */
 } moek_set_;
 
 /* a * b + c, rounded once, where the processor has no such instruction: the product is exact in double, and the sum is
@@ -150,13 +164,6 @@ MOEK_CPU_FN uint32_t moek_encode_plain_(moek_x_chunk_ *to, const float *x, int e
     }
     return found;
 }
-MOEK_CPU_FN void moek_totals_plain_(int32_t *to, const moek_x_chunk_ *chunk)
-{
-    int l, i;
-    for (l = 0; l < MOEK_LANES; l++)
-        for (to[l] = 0, i = 4 * l; i < 4 * l + 4; i++)
-            to[l] += 65536 * chunk->digit[1][i] + 256 * chunk->digit[0][i] + chunk->digit[2][i];
-}
 MOEK_CPU_FN void moek_place_plain_(moek_x_chunk_ *to, const int8_t *x) { memcpy(to->digit[0], x, MOEK_CHUNK); }
 /* Of a lane: the sum of codes times `digit`, the digit of its first byte. */
 MOEK_CPU_FN int32_t moek_lane_(int element, const uint8_t *codes, const int8_t *digit)
@@ -220,15 +227,8 @@ MOEK_CPU_FN float moek_dot_plain_(const moek_w_run_ *w, const moek_w_one_ *one, 
     for (l = 0; l < 4; l++) four[l] = lanes[l] + lanes[l + 4];
     return (four[0] + four[2]) + (four[1] + four[3]);
 }
-/* Minimums of a run times sums of x: eight lanes, added up as others are. */
-MOEK_CPU_FN float moek_minimums_plain_(const float *min, const float *sum, int groups)
-{
-    float eight[8] = { 0, 0, 0, 0, 0, 0, 0, 0 }, four[4];
-    int g, l;
-    for (g = 0; g < groups; g += 8) for (l = 0; l < 8; l++) eight[l] = moek_fma_(min[g + l], sum[g + l], eight[l]);
-    for (l = 0; l < 4; l++) four[l] = eight[l] + eight[l + 4];
-    return (four[0] + four[2]) + (four[1] + four[3]);
-}
+/* Where the unit of group g lies in moek_x_run_, and how far behind that the sum of x. */
+MOEK_CPU_FN int moek_group_at_(int g, int columns) { return g / (256 / columns) * 512 / columns + g % (256 / columns); }
 /* A run of blocks: codes, and 8 scales and minimums more, which are 0. */
 MOEK_CPU_FN void moek_unpack_run_(const moek_w_run_ *w, moek_w_one_ *one, int8_t *codes, float *scale, float *min)
 {
@@ -237,22 +237,62 @@ MOEK_CPU_FN void moek_unpack_run_(const moek_w_run_ *w, moek_w_one_ *one, int8_t
     for (i = one->scales; i < one->scales + 8; i++) scale[i] = min[i] = 0;
     one->codes = (const uint8_t *)codes;
 }
-MOEK_CPU_FN void moek_dots_plain_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+/* A run of a row of w in blocks, which is unpacked, and one of x; minimums: eight lanes more. */
+MOEK_CPU_FN void moek_block_plain_(float *lanes, float *low, const moek_w_run_ *w, const moek_w_one_ *one,
+                                   const float *scale, const float *min, const moek_x_run_ *x)
 {
-    float scale[MOEK_RUN_SCALES], min[MOEK_RUN_GROUPS + 8];
+    const int behind = 256 / w->columns;
+    int c, l, g;
+    for (c = 0; c < one->chunks; c++)
+        for (l = 0; l < MOEK_LANES; l++) {
+            const moek_x_chunk_ *const in = &x->chunk[c];
+            const uint8_t *const codes = one->codes + MOEK_CHUNK * c + 4 * l;
+            const int32_t q = 256 * moek_lane_(w->element, codes, in->digit[1] + 4 * l) +
+                              moek_lane_(w->element, codes, in->digit[0] + 4 * l);
+            const float t = (float)moek_lane_(w->element, codes, in->digit[2] + 4 * l);
+            const float f = moek_fma_((float)q, 256.0f, t);
+            float unit;
+            g = (MOEK_LANES * c + l) * 4 / w->columns;
+            unit = x->group[moek_group_at_(g, w->columns)];
+            lanes[l] = w->far ? moek_fma_(f * unit, scale[g], lanes[l]) : moek_fma_(f, scale[g] * unit, lanes[l]);
+        }
+    for (g = 0; g < one->scales && w->sign; g++)
+        low[g % 8] = moek_fma_(min[g], x->group[moek_group_at_(g, w->columns) + behind], low[g % 8]);
+}
+MOEK_CPU_FN void moek_dots_blocks_plain_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    float scale[MOEK_RUN_SCALES], min[MOEK_RUN_GROUPS + 8], four[4];
     int8_t codes[MOEK_RUN * MOEK_CHUNK] = { 0 };
-    int i, run, r, g;
+    int i, run, r, l;
     for (i = 0; i < w->rows; i++)
         for (run = 0; run < w->runs; run++) {
             moek_w_one_ one = moek_w_one_of_(w, i, run);
-            if (w->unpack) moek_unpack_run_(w, &one, codes, scale, min);
-            else for (g = 0; g < MOEK_RUN_SCALES; g++)
+            moek_unpack_run_(w, &one, codes, scale, min);
+            for (r = 0; r < rows; r++) {
+                const moek_x_run_ *const in = x[run * rows + r];
+                double *const sum = &w->sum[(size_t)i * w->sum_step][r];
+                float lanes[MOEK_LANES] = { 0 }, low[8] = { 0 };
+                moek_block_plain_(lanes, low, w, &one, scale, min, in);
+                for (l = 0; l < 8; l++) lanes[l] = (lanes[l] + lanes[l + 8]) + low[l];
+                for (l = 0; l < 4; l++) four[l] = lanes[l] + lanes[l + 4];
+                *sum = moek_fma_((four[0] + four[2]) + (four[1] + four[3]), in->back, (float)*sum);
+            }
+        }
+}
+MOEK_CPU_FN void moek_dots_plain_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    float scale[MOEK_RUN_SCALES];
+    int i, run, r, g;
+    if (w->unpack) { moek_dots_blocks_plain_(w, x, rows); return; }
+    for (i = 0; i < w->rows; i++)
+        for (run = 0; run < w->runs; run++) {
+            const moek_w_one_ one = moek_w_one_of_(w, i, run);
+            for (g = 0; g < MOEK_RUN_SCALES; g++)
                 scale[g] = !one.scale ? 1 : g >= one.others && g < one.scales
                     ? moek_digits_scale_(one.scale, (size_t)g, w->scale_type, w->dtype) : 0;
             for (r = 0; r < rows; r++) {
                 double *const sum = &w->sum[(size_t)i * w->sum_step][r];
                 *sum = (float)*sum + moek_dot_plain_(w, &one, scale, x[run * rows + r]);
-                if (w->sign) *sum = (float)*sum + moek_minimums_plain_(min, x[run * rows + r]->sum, one.scales);
             }
         }
 }
@@ -272,20 +312,25 @@ MOEK_CPU_FN void moek_sums_plain_(const moek_w_run_ *w, const moek_x_run_ *const
             }
 }
 static MOEK_UNUSED const moek_set_ moek_set_cpu_ = {
-    moek_encode_plain_, moek_decode_t_, moek_place_plain_, moek_dots_plain_, moek_sums_plain_, 0,
-    moek_totals_plain_
+    moek_encode_plain_, moek_decode_t_, moek_place_plain_, moek_dots_plain_, moek_sums_plain_, 0
 };
 
-/* What a loop is compiled for, besides the element and the rows; blocks: with scales of 32 columns, or fine ones. */
-enum { MOEK_DOTS_ZERO = 1, MOEK_DOTS_SCALED = 2, MOEK_DOTS_DENSE = 4, MOEK_DOTS_BLOCKS = 8, MOEK_DOTS_FINE = 16 };
+/* What a loop is compiled for, besides the element and the rows. */
+enum { MOEK_DOTS_ZERO = 1, MOEK_DOTS_SCALED = 2, MOEK_DOTS_DENSE = 4 };
 /* X(name, element, kind) */
 #define MOEK_DOTS_OF_(X) \
     X(u4b8, MOEK_ELEMENT_U4B8, 0) X(u4b8_zero, MOEK_ELEMENT_U4B8, MOEK_DOTS_ZERO) \
     X(u4b8_scaled, MOEK_ELEMENT_U4B8, MOEK_DOTS_SCALED) \
     X(u4b8_both, MOEK_ELEMENT_U4B8, MOEK_DOTS_ZERO | MOEK_DOTS_SCALED) \
     X(e2m1, MOEK_ELEMENT_E2M1, 0) X(e2m1_scaled, MOEK_ELEMENT_E2M1, MOEK_DOTS_SCALED) \
-    X(s8, MOEK_ELEMENT_S8, 0) X(s8_blocks, MOEK_ELEMENT_S8, MOEK_DOTS_BLOCKS) \
-    X(s8_fine, MOEK_ELEMENT_S8, MOEK_DOTS_BLOCKS | MOEK_DOTS_FINE)
+    X(s8, MOEK_ELEMENT_S8, 0)
+/* What a loop of blocks is compiled for: scales of 16 columns; codes that are more than they mean, in bytes; codes of
+ * more than 6 bits, whose sums with 256 q + t do not fit into 32 bits; blocks of fewer than 256 columns. */
+enum {
+    MOEK_BLOCK_FINE = 1, MOEK_BLOCK_OFFSET = 2, MOEK_BLOCK_WIDE = 4, MOEK_BLOCK_SHORT = 8,
+    MOEK_BLOCK_MIN = 16, MOEK_BLOCK_LESS = 32,         /* minimums are added, or taken off */
+    MOEK_BLOCK_FAR = 64                                /* scales of any power: x has its unit before they come */
+};
 /* Scales of a chunk. */
 MOEK_CPU_FN int moek_chunk_scales_(const moek_w_run_ *w, int element)
 {
@@ -305,6 +350,7 @@ typedef struct moek_digits_ {
     int offset, all, chunks;                           /* k, where the first group begins before a does; of all of k */
     int early;                                         /* scales of rows of x act on each block */
     const moek_block *block;                           /* w lies in such blocks; f is what they become; or NULL */
+    const moek_block_set_ *blocks;                     /* for these; or NULL */
     moek_unpack_ *unpack;
     int columns;                                       /* of out, of a task */
 } moek_digits_;
@@ -332,21 +378,49 @@ MOEK_CPU_FN void moek_digits_x_(const moek_digits_ *d, float *to, const char *ro
     else if (d->f.x == MOEK_ELEMENT_S8) for (i = at; i < at + n; i++) to[i - at] = ((const int8_t *)row)[i];
     else for (i = at; i < at + n; i++) to[i - at] = moek_from_e2m1_(((const uint8_t *)row)[i / 2] >> i % 2 * 4 & 15);
 }
-/* Sums of x of a run of so many chunks, for minimums. */
-static MOEK_UNUSED void moek_digits_totals_(const moek_digits_ *d, moek_x_run_ *to, int chunks)
+/* Units and sums of groups of a run of blocks, and what an offset of codes adds; top: of x.  Scales times units stay
+ * numbers that f32 has with all its bits. */
+static MOEK_UNUSED void moek_digits_groups_(const moek_digits_ *d, moek_x_run_ *to, int chunks, uint32_t top)
 {
-    const int lanes = d->f.w_scale.columns / 4;
+    const int columns = d->f.w_scale.columns, lanes = columns / 4, words = d->blocks && d->blocks->words;
+    const int offset = d->blocks ? d->blocks->offset : 0, starts = d->blocks && d->blocks->starts;
+    const int small = top < 79u << 23;                 /* 2^-48 */
+    const float unit = 0.00390625f * (small ? 18446744073709551616.0f : 1.0f);
     int c, l, i;
-    memset(to->sum, 0, sizeof to->sum);
+    to->back = small ? 5.421010862427522e-20f : 1.0f;  /* 2^-64 */
+    memset(to->group, 0, sizeof to->group);
     for (c = 0; c < chunks; c++) {
-        int32_t total[MOEK_LANES];
-        d->set->totals(total, &to->chunk[c]);
+        moek_x_chunk_ *const chunk = &to->chunk[c];
         for (l = 0; l < MOEK_LANES; l += lanes) {
+            float *const group = to->group + moek_group_at_((c * MOEK_LANES + l) / lanes, columns);
             int32_t sum = 0;
-            for (i = l; i < l + lanes; i++) sum += total[i];
-            to->sum[(c * MOEK_LANES + l) / lanes] = (float)sum * 0.00390625f * to->chunk[c].s[l];
+            for (i = l; i < l + lanes && !words; i++) sum += 256 * chunk->less[0][i] + chunk->less[1][i];
+            group[0] = chunk->s[l] * unit;
+            group[256 / columns] = (float)sum * group[0];
+        }
+        for (l = 0; l < MOEK_LANES && !words; l++) {
+            const int32_t q = -offset * chunk->less[0][l], t = offset * chunk->less[1][l], low = q & 255;
+            chunk->less[0][l] = starts ? (q - low) / 256 : t - 256 * q;
+            if (starts) chunk->less[1][l] = 256 * low - t;             /* (sums of q are high digits first) */
         }
     }
+}
+/* Run number `run` of row `from` of x, for blocks.  Returns the bits of the largest |x|. */
+static MOEK_UNUSED uint32_t moek_digits_block_run_(const moek_digits_ *d, moek_x_run_ *to, size_t from, int run)
+{
+    const moek_gemm_args *const a = d->a;
+    const char *const row = (const char *)a->a + from * (a->a_row_bytes ? (size_t)a->a_row_bytes : 2 * (size_t)a->k);
+    uint32_t top = 0;
+    int c;
+    to->thirds = 0; to->dense = 1;
+    for (c = 0; c < MOEK_RUN && run * MOEK_RUN + c < d->chunks; c++) {
+        float x[MOEK_CHUNK];
+        moek_digits_x_(d, x, row, (run * MOEK_RUN + c) * MOEK_CHUNK, MOEK_CHUNK);
+        d->set->encode(&to->chunk[c], x, MOEK_ELEMENT_S8, !(d->blocks && d->blocks->words), &top);
+    }
+    moek_digits_groups_(d, to, c, top);
+    for (; c % 4; c++) memset(&to->chunk[c], 0, sizeof to->chunk[c]);  /* sets take 256 columns */
+    return top;
 }
 /* Run number `run` of row `from` of x.  Returns the bits of the largest |x|. */
 static MOEK_UNUSED uint32_t moek_digits_run_(const moek_digits_ *d, moek_x_run_ *to, size_t from, int run)
@@ -358,6 +432,7 @@ static MOEK_UNUSED uint32_t moek_digits_run_(const moek_digits_ *d, moek_x_run_ 
     const size_t x_row = x_columns ? ((size_t)d->all + (size_t)x_columns - 1) / (size_t)x_columns : 1;
     uint32_t top = 0;
     int c, l;
+    if (d->block) return moek_digits_block_run_(d, to, from, run);
     to->thirds = to->dense = 0;
     for (c = 0; c < MOEK_RUN && run * MOEK_RUN + c < d->chunks; c++) {
         const int k = (run * MOEK_RUN + c) * per;
@@ -389,7 +464,6 @@ static MOEK_UNUSED uint32_t moek_digits_run_(const moek_digits_ *d, moek_x_run_ 
             to->thirds++;
         }
     }
-    if (d->block && d->block->sign) moek_digits_totals_(d, to, c);
     for (; to->thirds % 8 && !to->dense; to->thirds++) {               /* nothing, of the lane before */
         moek_x_list_ *const list = &to->list[to->thirds / 8];
         const int j = to->thirds % 8;
@@ -486,7 +560,10 @@ MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, in
     w->others = ws->columns && !run ? d->offset / ws->columns : 0;
     w->run_bytes = d->block ? run_columns / d->block->columns * d->block->bytes : MOEK_RUN * MOEK_CHUNK;
     w->codes = (const uint8_t *)h->codes[of] + row * bytes + run * w->run_bytes - d->offset * d->f.w_bits / 8;
-    if (d->block) w->unpack = d->unpack, w->sign = d->block->sign;
+    if (d->block) {
+        w->unpack = d->unpack; w->sign = d->block->sign;
+        w->far = d->block->scale.of.type == MOEK_SCALE_TYPE_E8M0;
+    }
     else if (ws->columns)
         w->scale = (const char *)h->scales[of] + row * scales + (size_t)g * (scales / groups);
     if (h->zero_points[of]) w->zero = (const uint8_t *)h->zero_points[of] + row * zeros + g / 2;
@@ -499,7 +576,7 @@ static MOEK_UNUSED void moek_digits_half_(const moek_digits_ *d, int e, int j0, 
                                           const moek_x_run_ *const *x, int rows, double (*sum)[MOEK_X_RUNS])
 {
     void (*const dots)(const moek_w_run_ *, const moek_x_run_ *const *, int) =
-        moek_digits_exact_(d) ? d->set->sums : d->set->dots;
+        moek_digits_exact_(d) ? d->set->sums : d->blocks && d->blocks->dots ? d->blocks->dots : d->set->dots;
     const long long bytes = (long long)d->a->k * d->f.w_bits / 8, before = (long long)d->offset * d->f.w_bits / 8;
     const long long begin = (long long)run * MOEK_RUN * MOEK_CHUNK - before;         /* from the row's first byte on */
     uint8_t tail[MOEK_X_RUNS * MOEK_RUN * MOEK_CHUNK];
@@ -576,35 +653,48 @@ static MOEK_UNUSED void moek_digits_dots_(const moek_digits_ *d, int e, int p0, 
                                                                 w.zero, moek_digits_from_(d->a, p0 + r));
             }
 }
-/* out = f(sum * scales + bias). */
-static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0, int rows, int j0, int sums,
-                                           double (*sum)[MOEK_X_RUNS])
+/* Sums of half `of` become sum * scales + bias. */
+static MOEK_UNUSED void moek_digits_scaled_(const moek_digits_ *d, int e, int p0, int rows, int j0, int columns, int of,
+                                            double (*sum)[MOEK_X_RUNS])
 {
     const moek_gemm_args *const a = d->a;
     const moek_scale_shape *const ws = &d->f.w_scale, *const xs = &d->f.x_scale;
     const int x_row = xs->rows && !xs->columns && !d->early, x_global_scale = d->f.static_x && xs->rows;
-    int s, r;
-    for (s = 0; s < sums; s++) {
-        const int of = s % d->halves;
-        const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
-        const size_t w_row = (size_t)e * (size_t)a->gate_up.rows + (size_t)(j0 + s / d->halves) * step;
-        const float bias = a->w.bias ? moek_from_t_(((const uint16_t *)a->gate_up.bias[of])[w_row], a->dtype) : 0.0f;
-        float by = ws->columns ? 1 : moek_digits_scale_(a->gate_up.scales[of], w_row, ws->type, a->dtype);
+    const uint16_t *const biases = a->w.bias ? (const uint16_t *)a->gate_up.bias[of] : NULL;
+    const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
+    size_t w_row = (size_t)e * (size_t)a->gate_up.rows + (size_t)j0 * step;
+    float by = 1, x_scale[MOEK_X_RUNS] = { 1, 1, 1, 1 };
+    int j, r;
+    if (ws->columns && !biases && !x_row && !d->f.global_scale && !x_global_scale) return;
+    for (r = 0; r < rows && x_row; r++)
+        x_scale[r] = moek_digits_scale_(a->a_scale, moek_digits_from_(a, p0 + r), xs->type, a->dtype);
+    for (j = 0; j < columns; j++, w_row += step) {
+        double *const to = sum[j * d->halves + of];
+        const float bias = biases ? moek_from_t_(biases[w_row], a->dtype) : 0.0f;
+        if (!ws->columns) by = moek_digits_scale_(a->gate_up.scales[of], w_row, ws->type, a->dtype);
         for (r = 0; r < rows; r++) {
-            float scale = by;
-            if (x_row) scale = moek_digits_scale_(a->a_scale, moek_digits_from_(a, p0 + r), xs->type, a->dtype) * by;
+            float scale = x_scale[r] * by;
             if (d->f.global_scale) scale = scale * moek_global_scale_of_(a, of, e);
-            if (x_global_scale) scale = scale * d->a->a_global_scale[0];
-            sum[s][r] = (float)sum[s][r] * scale + bias;
+            if (x_global_scale) scale = scale * a->a_global_scale[0];
+            to[r] = (float)to[r] * scale + bias;
         }
     }
+}
+/* out = f(sum * scales + bias). */
+static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0, int rows, int j0, int columns,
+                                           double (*sum)[MOEK_X_RUNS])
+{
+    const moek_gemm_args *const a = d->a;
+    const int halves = d->halves, dtype = a->dtype;
+    int r, j;
+    for (j = 0; j < halves; j++) moek_digits_scaled_(d, e, p0, rows, j0, columns, j, sum);
     for (r = 0; r < rows; r++) {
         const size_t to = (size_t)(a->rows.out_order ? a->rows.out_order[p0 + r] : p0 + r);
         uint16_t *const out = (uint16_t *)a->out + to * (size_t)a->n + j0;
-        for (s = 0; s < sums; s += d->halves) {
-            const float g = (float)sum[s][r], u = (float)sum[s + d->halves - 1][r];
-            const float y = d->up ? moek_epilogue_of_(&a->epilogue, g, u) : g;
-            out[s / d->halves] = moek_to_t_(y, a->dtype);
+        for (j = 0; j < columns && !d->up; j++) out[j] = moek_to_t_((float)sum[j][r], dtype);
+        for (j = 0; j < columns && d->up; j++) {
+            const float g = (float)sum[j * halves][r], u = (float)sum[j * halves + halves - 1][r];
+            out[j] = moek_to_t_(moek_epilogue_of_(&a->epilogue, g, u), dtype);
         }
     }
 }
@@ -643,32 +733,32 @@ static MOEK_UNUSED void moek_digits_task_(const void *data, long long task)
 {
     const moek_digits_ *const d = (const moek_digits_ *)data;
     const moek_gemm_task_ t = moek_gemm_task_of_(d->a, d->columns, task);
-    const int sums = t.columns * d->halves;
     double sum[2 * MOEK_DIGITS_COLUMNS][MOEK_X_RUNS];
     int p;
     for (p = t.first; p < t.end; p += MOEK_X_RUNS) {
         const int rows = t.end - p < MOEK_X_RUNS ? t.end - p : (int)MOEK_X_RUNS;
         moek_digits_dots_(d, t.e, p, rows, t.j0, t.columns, sum);
-        moek_digits_store_(d, t.e, p, rows, t.j0, sums, sum);
+        moek_digits_store_(d, t.e, p, rows, t.j0, t.columns, sum);
     }
 }
-/* A launcher's work. */
+/* A launcher's work.  (Blocks that no loop of the set takes go by plain C.) */
 static MOEK_UNUSED moek_status moek_digits_launch_(const void *args, moek_stream stream, const moek_set_ *set, int op,
-                                                   int quant, int columns, moek_unpack_ *unpack)
+                                                   int quant, int columns, const moek_block_set_ *blocks)
 {
     moek_gemm_args found;
     moek_digits_ d = moek_digits_of_(args, &found, set, op, quant, columns);
-    d.unpack = unpack;
+    if (d.block) d.blocks = blocks, d.unpack = blocks->unpack;
+    if (d.block && !blocks->dots) d.set = &moek_set_cpu_;
     d.columns = moek_gemm_columns_(d.a, stream, MOEK_DIGITS_COLUMNS, MOEK_DIGITS_MIN_COLUMNS);
     moek_parallel_for_(stream, moek_gemm_tasks_(d.a, d.columns), moek_digits_task_, &d);
     return MOEK_OK;
 }
-/* A row of the table: MOEK_DIGITS_ROW_(name, UP, INT4_A16, columns of a scale of w, avx2, AVX2, what unpacks blocks, or
- * NULL). */
-#define MOEK_DIGITS_ROW_(row, OP, quant, columns, set, SET, unpack) \
+/* A row of the table: MOEK_DIGITS_ROW_(name, UP, INT4_A16, columns of a scale of w, avx2, AVX2, what the set has for
+ * blocks, or NULL). */
+#define MOEK_DIGITS_ROW_(row, OP, quant, columns, set, SET, blocks) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
-        return moek_digits_launch_(args, stream, &moek_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, unpack); \
+        return moek_digits_launch_(args, stream, &moek_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, blocks); \
     }
 #endif

@@ -1,6 +1,6 @@
 /* moek/kernel/digits_body.h -- the loops of digits.h over rows of w, for a set of instructions: included by each, with
  * MOEK_V_(x), the name of x for the set, MOEK_V_FN and MOEK_V_INLINE, what its functions begin with, and
- * MOEK_V_(dot_row), a run of a row of w and of 1, 2 or 4 rows of x, and MOEK_V_(minimums). */
+ * MOEK_V_(dot_row), a run of a row of w and of 1, 2 or 4 rows of x. */
 
 /* The same of one row of x, of whose neighbours some have another kind of third digits. */
 #define MOEK_DOT_ALONE_(name, element, kind) \
@@ -21,21 +21,17 @@ MOEK_V_INLINE void MOEK_V_(dots_of)(const moek_w_run_ *w, const moek_x_run_ *con
     moek_lane_scales_ spread;
     float scale[MOEK_RUN_SCALES] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     int32_t zero[MOEK_RUN_SCALES];
-    float min[MOEK_RUN_GROUPS + 8];
-    int8_t codes[MOEK_RUN * MOEK_CHUNK] MOEK_LINE_ALIGNED_;
     int i, run, g, j;
     for (g = 0; g < MOEK_LANES; g++) spread.at[g] = w->columns ? g * each / w->columns : 0;
     if (kind & MOEK_DOTS_ZERO) memset(zero, 0, sizeof zero);
-    if (kind & MOEK_DOTS_BLOCKS) memset(codes, 0, sizeof codes);
     for (i = 0; i < w->rows; i++)
         for (run = 0; run < w->runs; run++) {
-            moek_w_one_ one = moek_w_one_of_(w, i, run);
+            const moek_w_one_ one = moek_w_one_of_(w, i, run);
             const moek_x_run_ *const *const in = x + run * all + r;
             double *const sum = w->sum[(size_t)i * w->sum_step] + r;
             int dense = in[0]->dense;
             for (j = 1; j < rows; j++) dense += in[j]->dense;
-            if (kind & MOEK_DOTS_BLOCKS) moek_unpack_run_(w, &one, codes, scale, min);
-            else if (one.scale) MOEK_V_(run_scales)(scale, w, one.scale, one.scales);
+            if (one.scale) MOEK_V_(run_scales)(scale, w, one.scale, one.scales);
             for (g = 0; g < one.others; g++) scale[g] = 0;
             for (g = 0; kind & MOEK_DOTS_ZERO && g < one.scales; g++) zero[g] = moek_zero_(one.zero, g);
             for (; kind & MOEK_DOTS_ZERO && g < one.scales + 8; g++) zero[g] = 0;
@@ -43,8 +39,6 @@ MOEK_V_INLINE void MOEK_V_(dots_of)(const moek_w_run_ *w, const moek_x_run_ *con
             else if (dense == rows)
                 MOEK_V_(dot_row)(sum, w, &one, scale, zero, &spread, in, rows, element, kind | MOEK_DOTS_DENSE);
             else for (j = 0; j < rows; j++) alone(sum + j, w, &one, scale, zero, &spread, in + j);
-            for (j = 0; kind & MOEK_DOTS_BLOCKS && w->sign && j < rows; j++)
-                sum[j] = (float)sum[j] + MOEK_V_(minimums)(min, in[j]->sum, one.scales);
         }
 }
 #define MOEK_DOTS_SET_(name, element, kind) \
@@ -60,8 +54,7 @@ MOEK_DOTS_OF_(MOEK_DOTS_SET_)
     if (w->element == (of) && kind == (its)) MOEK_V_(dots_##name)(w, x, rows, r, n);
 MOEK_V_FN void MOEK_V_(dots)(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
 {
-    const int kind = (w->zero ? MOEK_DOTS_ZERO : 0) | (w->scaled ? MOEK_DOTS_SCALED : 0) |
-                     (w->unpack ? MOEK_DOTS_BLOCKS : 0) | (w->unpack && w->columns == 16 ? MOEK_DOTS_FINE : 0);
+    const int kind = (w->zero ? MOEK_DOTS_ZERO : 0) | (w->scaled ? MOEK_DOTS_SCALED : 0);
     int r, n;
     for (r = 0; r < rows; r += n) {
         n = rows - r >= 4 ? 4 : rows - r >= 2 ? 2 : 1;

@@ -106,12 +106,10 @@ MOEK_NEON_INLINE void moek_dot_row_neon_(double *sum, const moek_w_run_ *w, cons
                                   (vgetq_lane_f32(four, 1) + vgetq_lane_f32(four, 3)));
     }
 }
-#define moek_minimums_neon_ moek_minimums_plain_
 #define MOEK_V_(x) moek_##x##_neon_
 #define MOEK_V_FN MOEK_NEON_FN
 #define MOEK_V_INLINE MOEK_NEON_INLINE
 #include "digits_body.h"
-#undef moek_minimums_neon_
 
 MOEK_NEON_FN void moek_sums_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
 {
@@ -132,8 +130,7 @@ MOEK_NEON_FN void moek_sums_neon_(const moek_w_run_ *w, const moek_x_run_ *const
             }
 }
 static MOEK_UNUSED const moek_set_ moek_set_neon_ = {
-    moek_encode_plain_, moek_decode_t_, moek_place_plain_, moek_dots_neon_, moek_sums_neon_, 0,
-    moek_totals_plain_
+    moek_encode_plain_, moek_decode_t_, moek_place_plain_, moek_dots_neon_, moek_sums_neon_, 0
 };
 #endif
 #endif

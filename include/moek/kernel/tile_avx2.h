@@ -5,11 +5,6 @@
 #define MOEK_TILE_AVX2_H
 #if MOEK_HAVE_X86_
 
-/* 32 bytes of 32 words that fit into bytes, in order. */
-MOEK_AVX2_INLINE __m256i moek_bytes_avx2_(const __m256i words[2])
-{
-    return _mm256_permute4x64_epi64(_mm256_packs_epi16(words[0], words[1]), 0xd8);
-}
 /* moek_tile_less_ of both halves, each 16 words. */
 MOEK_AVX2_INLINE void moek_less_avx2_(int32_t *less, const __m256i words[2], int offset)
 {
@@ -39,7 +34,7 @@ MOEK_AVX2_INLINE void moek_store_fours_avx2_(int8_t *to, const __m256i words[2])
 MOEK_AVX2_FN uint32_t moek_tile_encode_avx2_(moek_tile_x_ *to, int b, const float *x, int offset, int words,
                                              uint32_t *top)
 {
-    __m256i q[4], t[4], whole[2], thirds[2], low[2], high[2], bytes;
+    __m256i q[4], t[4], whole[2], thirds[2], two[2], bytes;
     const uint32_t power = moek_split_avx2_(q, t, x, top);
     int i;
     to->s[b] = moek_float_(power << 23);
@@ -51,12 +46,9 @@ MOEK_AVX2_FN uint32_t moek_tile_encode_avx2_(moek_tile_x_ *to, int b, const floa
         moek_store_fours_avx2_(to->digit[2] + 64 * b, thirds);
         for (i = 0; i < 3; i++) to->less[0][3 * b + i] = 0;            /* (there is no offset) */
     } else {
-        for (i = 0; i < 2; i++) {
-            low[i] = _mm256_srai_epi16(_mm256_slli_epi16(whole[i], 8), 8);
-            high[i] = _mm256_srai_epi16(_mm256_add_epi16(whole[i], _mm256_set1_epi16(128)), 8);
-        }
-        _mm256_storeu_si256((__m256i *)(to->digit[0] + 32 * b), moek_bytes_avx2_(low));
-        _mm256_storeu_si256((__m256i *)(to->digit[1] + 32 * b), moek_bytes_avx2_(high));
+        moek_two_digits_avx2_(two, whole);
+        _mm256_storeu_si256((__m256i *)(to->digit[0] + 32 * b), two[0]);
+        _mm256_storeu_si256((__m256i *)(to->digit[1] + 32 * b), two[1]);
         _mm256_storeu_si256((__m256i *)(to->digit[2] + 32 * b), bytes);
         moek_less_avx2_(to->less[0] + 3 * b, whole, offset);
     }
