@@ -7,7 +7,7 @@ static int toml_row(const char *p, const char *key, char *value, size_t size)
     *value = 0;
     if (strncmp(p, "{ ", 2)) return 0;
     for (p += 2; ; p += 2) {
-        if (sscanf(p, "%31[a-z0-9] = %n", name, &n) != 1) return 0;
+        if (sscanf(p, "%31[a-z0-9_] = %n", name, &n) != 1) return 0;
         p += n;
         if (sscanf(p, "\"%63[a-z0-9_]\"%n", word, &n) != 1 && sscanf(p, "%63[0-9]%n", word, &n) != 1) return 0;
         p += n;
