@@ -221,6 +221,7 @@ static void shards_of(const moek_format *f)
     }
     shards_case(f, 2, 64, MOEK_RELU2_NO_MUL, 0, 0, TOKENS);
     if (!SMALL && !quick_set) shards_case(f, 2, 192, MOEK_SILU, MOEK_UP_GATE_UP, 0, layer_arch ? 1500 : 100);
+    for (i = 0; i < f->blocks && !c.block; i++) c.block = f->block[i];   /* (scales of whole rows have no groups) */
     c.inter = g + g / 2;
     if (layer_arch && g > 1)
         CHECK(moek_plan_init(&plan, &c) == MOEK_E_NO_KERNEL && strstr(plan.why, "shard") &&
