@@ -82,7 +82,7 @@ typedef struct moek_config {
                                          of an excluded backend.  Yours again when moek_plan_init returns.  NULL: the
                                          built-in rule                                                                */
     int weight_layout;                /* of w_up and w_down: MOEK_WEIGHTS_CHECKPOINT, or as moek_repack_up makes them,
-                                         _TILED for GPUs, _PANELS for the CPU                                         */
+                                         _TILED for GPUs, _PANELS for the CPU; _BLOCKS: blocks of a GGUF file         */
     float router_eps;                 /* added to the sum that a method divides by; 0: the method's (LFM2: 1e-6)      */
     int group_score;                  /* MOEK_GROUP_SCORE_*, with groups; default: the method's (Mistral-4: TOP2)     */
     int up_scales;                    /* fp8b128: MOEK_UP_SCALES_TOGETHER or _SEPARATE, as with up_layout SEPARATE    */
@@ -323,7 +323,8 @@ size_t      moek_alignment(const moek_plan *plan, const char *field);
  * same.  docs/formats.md draws both orders.  config.weight_layout of this plan does not matter.
  *   tiled   hidden and inter multiples of 128 bytes.  Weights of 4 bits, and of 8 and x in T, are fragments, and serve
  *           this format alone: multiples of 64.  Scales and zero points of 4-bit weights are repacked, too
- *           Blocks of GGUF files (moek_format.only_blocks): whole blocks to as many bytes, with all that is in them
+ *           Blocks of GGUF files (moek_format.only_blocks): whole blocks to as many bytes, with all that is in them.
+ *           Of a format that has arrays, too (mxfp4_a16, nvfp4_a16): arrays, never blocks
  *   panels  hidden, inter and inter_offset multiples of 32.  Scales of one row and some columns are repacked, too, and
  *           zero points of such
  * Scales of whole rows and global scales stay as they are.  up_layout SEPARATE: on a GPU moek_repack_up refuses it; on
