@@ -747,8 +747,9 @@ static MOEK_UNUSED moek_status moek_digits_launch_(const void *args, moek_stream
 {
     moek_gemm_args found;
     moek_digits_ d = moek_digits_of_(args, &found, set, op, quant, columns);
-    if (d.block) d.blocks = blocks, d.unpack = blocks->unpack;
-    if (d.block && !blocks->dots) d.set = &moek_set_cpu_;
+    if (d.block) d.unpack = blocks->unpack;
+    if (d.block && blocks->dots) d.blocks = blocks;
+    else if (d.block) d.set = &moek_set_cpu_;          /* (words and offset of the set are not for plain C) */
     d.columns = moek_gemm_columns_(d.a, stream, MOEK_DIGITS_COLUMNS, MOEK_DIGITS_MIN_COLUMNS);
     moek_parallel_for_(stream, moek_gemm_tasks_(d.a, d.columns), moek_digits_task_, &d);
     return MOEK_OK;
