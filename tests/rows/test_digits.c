@@ -24,7 +24,7 @@ enum { ROWS = 4, N = 16, MOST_K = 4096 };
 typedef struct sum_case { int quant, block, dtype, kind, k, offset, zeros, in_blocks; } sum_case;
 
 static uint8_t room[2 * N * MOST_K + 1], zero[N * 256];
-static uint8_t *const w = room + 1;                    /* blocks of a file begin anywhere */
+static uint8_t *w;                                     /* in the room, whose end is the end of blocks */
 static uint16_t x[ROWS * MOST_K];
 static float w_scale[N * 256], x_scale[ROWS * 256];
 static double wanted[N][ROWS], bound[N][ROWS];
@@ -215,6 +215,8 @@ static void sums(const sum_case *c)
     double worst, l2;
     size_t i;
     int rows, first, j, r;
+    w = given_to(c)->only_blocks                       /* (they begin anywhere; nothing behind them is read) */
+      ? room + sizeof room - N * moek_weight_bytes(given_to(c), MOEK_WEIGHTS_BLOCKS, (size_t)c->k) : room + 1;
     memset(&args, 0, sizeof args);
     args.n = args.w_rows = N; args.k = c->k; args.k_offset = c->offset; args.dtype = c->dtype;
     args.a = x; args.w.codes = w; args.w.scales = w_scale; args.a_scale = x_scale;
