@@ -57,7 +57,7 @@ def twice():
     where = {}
     for path in glob.glob(os.path.join(ROOT, "include/**/*.h"), recursive=True):
         with open(path) as f:
-            for name in re.findall(r"(?m)^(?:static|MOEK_DEVICE|MOEK_FN|template)\b[^=;(\n]*\b(moek_\w+)\(", f.read()):
+            for name in re.findall(r"(?m)^(?:static|MOEK_\w+|template)\b[^=;(\n]*\b(moek_\w+)\(", f.read()):
                 where.setdefault(name, set()).add(os.path.relpath(path, ROOT))
     return [f"{name}: {', '.join(sorted(files))}" for name, files in sorted(where.items()) if len(files) > 1]
 

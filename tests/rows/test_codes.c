@@ -130,9 +130,9 @@ static void orders(void)
     CHECK(!wrong, "%d sums of lanes", wrong);
     for (wrong = 0, turn = 2; turn <= 8; turn *= 2) {
         for (k = 0; k < MOEK_PIECE; k++) own[k % turn * (MOEK_PIECE / turn) + k / turn] = (float)k;
-        if (turn == 2) moek_order_(to, own, 2, 8);
-        else if (turn == 4) moek_order_(to, own, 4, 8);
-        else moek_order_(to, own, 8, 8);
+        if (turn == 2) moek_piece_order_(to, own, 2, 8);
+        else if (turn == 4) moek_piece_order_(to, own, 4, 8);
+        else moek_piece_order_(to, own, 8, 8);
         for (k = 0; k < MOEK_PIECE; k++) wrong += to[k % 8 * MOEK_LANES + k / 8] != (float)k;
     }
     CHECK(!wrong, "%d entries in another order", wrong);

@@ -80,7 +80,7 @@ MOEK_CPU_FN uint32_t moek_word_(const void *from, int i)
 }
 
 /* A piece in the order of `parts` parts, from its own order of `own`, which are fewer. */
-MOEK_CPU_FN void moek_order_(float *to, const float *from, int own, int parts)
+MOEK_CPU_FN void moek_piece_order_(float *to, const float *from, int own, int parts)
 {
     const int step = parts / own, words = MOEK_PIECE / parts;
     int b, i, j;

@@ -166,7 +166,7 @@ MOEK_CPU_LOOP_ void moek_cpu_x_piece_(const moek_gemm_cpu_ *c, float *to, const 
         if (c->f->x != MOEK_ELEMENT_T) moek_cpu_piece_(own, from, c->f->x);
         else if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_(own, from);
         else moek_piece_bf16_(own, from);
-        moek_order_(to, own, 32 / c->f->x_bits, 32 / c->f->w_bits);
+        moek_piece_order_(to, own, 32 / c->f->x_bits, 32 / c->f->w_bits);
     }
 }
 /* 128 columns of a row of blocks, from k on; zeros behind the last. */
