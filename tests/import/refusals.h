@@ -450,9 +450,10 @@ static void test_scales_of_tensors(void)
 static void test_places(void)
 {
     const int formats[] = { FORMAT_ROW, FORMAT_PLAIN, facts[source_at(MOEK_FROM_NVFP4_PACKED)].quant };
-    int i, n;
+    int i, n, in_blocks = 0;
     for (i = 0; i < 3; i++) {
         moek_config good = layer_config(formats[i], 0), c;
+        const int blocks = moek_block_of(moek_format_of(formats[i])->file_type) != NULL;
         void *arrays[12];
         moek_weights w = layer_arrays(&good, 0, arrays);
         moek_import_args a;
@@ -482,13 +483,16 @@ static void test_places(void)
             NO_PLACE(c.act = 99, n, 0, "config.act is 99");
             NO_PLACE(c.up_layout = 99, n, 0, "config.up_layout is 99");
             NO_PLACE(c.quant = 0, n, 0, "config.quant is 0");
+            if (blocks) NO_PLACE(c.weight_layout = MOEK_WEIGHTS_BLOCKS, n, 0, "arrays of codes and scales");
         }
+        in_blocks += blocks;
         c = good; c.shared_slots = 2;
         CHECK(moek_import_place(&c, &w, MOEK_MATRIX_UP, EXPERTS + 1, &a) == MOEK_OK, "shared experts: %s", why);
         NO_PLACE((void)0, 9, 0, "there is none");
 #undef NO_PLACE
         for (n = 0; n < 12; n++) mem_free(0, arrays[n]);
     }
+    CHECK(in_blocks, "no format that has blocks, too");
 }
 /* Group sizes that no int holds the sum of. */
 static void test_orders(void)

@@ -124,7 +124,7 @@ typedef struct moek_import_args {
  * experts and shared_slots).  Host only; reads no array.  Formats without scales, bf16 and fp16: scale becomes NULL;
  * copy the rows of the matrix to w yourself, row_step apart.  OK; E_ARGUMENT, with a sentence in args->why: sizes that
  * no layer has, a matrix or an expert that this layer does not have, an array that is NULL, a config whose shard
- * begins inside a group.                                                                                             */
+ * begins inside a group, or whose weights of mxfp4_a16 or nvfp4_a16 lie in blocks of a file.                         */
 moek_status moek_import_place(const moek_config *config, const moek_weights *weights, int matrix, int expert,
                               moek_import_args *args);
 /* The checkpoint's arrays -> moek's; and back (w, scale, zero, global are read, their_* written).  arch: 0 for host
