@@ -221,11 +221,12 @@ static void gemm_case(const gemm_case_t *c)
         gemm_requantized(&h, (int)rows);
     gemm_clear();
 }
-/* What the row wants sizes to be multiples of, or blocks of a format that has arrays, too; and with panels. */
+/* What the row wants sizes to be multiples of, or blocks of a format that has arrays, too. */
 static int gemm_sizes(void)
 {
     return now.format->only_blocks ? round_up(now.row->granule, now.format->granule) : now.row->granule;
 }
+/* The same, so that weights can be in panels if the row wants that. */
 static int gemm_granule(void) { return gemm_in_panels() ? round_up(gemm_sizes(), 32) : gemm_sizes(); }
 /* Sizes that are a multiple of the row's granule, and as little more as can be. */
 static int gemm_size(int turn, int largest)
@@ -396,7 +397,6 @@ static void gemm_powers(int up)
         gemm_run(&c);
     }
 }
-/* What all sizes are multiples of, so that weights can be in panels if the row wants that. */
 /* Every code of w, or of a, once, times 1: down must give it back.  (NaN times 0 spoils a sum, but few have one.)
  * Or integers in both, whose sums often lie in the middle between two T.  Or codes of w, with scales that are powers of
  * two, up to 2^40 apart; or e4m3, 2^17. */
