@@ -8,7 +8,8 @@
  *     must(gguf_find(&g, 3, &l), g.why);                              1. layer 3; l.experts 0: a dense one
  *     if (*l.unrouted) ...                                            2. a sentence: set routing and act yourself
  *     l.config.max_tokens = 512;
- *     l.config.weight_layout = MOEK_WEIGHTS_BLOCKS;                   mxfp4 and nvfp4, too, stay in the file
+ *     l.config.weight_layout = MOEK_WEIGHTS_BLOCKS;                   mxfp4 and nvfp4, too, stay in the file; leave
+ *                                                                     0 where all is bf16, f16 or f32: plans refuse
  *     moek_plan_init(&plan, &l.config);
  *     bytes = gguf_carve(&l, 0, NULL, &w);                            3. room for what can not stay in the file
  *     gguf_carve(&l, 0, aligned_memory(bytes), &w);
