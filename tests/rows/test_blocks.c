@@ -51,8 +51,8 @@ static int from_hex(const char *hex, uint8_t *to, int most)
         to[n] = (uint8_t)((strchr(digits, hex[0]) - digits) * 16 + (strchr(digits, hex[1]) - digits));
     return n;
 }
-/* What gguf says is not what moek does: a scale without a sign keeps that of its bit 7 here, and is NaN where it is so
- * in the type. */
+/* What gguf says is not what moek does: a scale without a sign has the sign of its bit 7 here, and is NaN where the
+ * type says so. */
 static float means(const moek_block *b, const uint8_t *block, int c, float theirs)
 {
     const double scale = block_factor(&b->scale, block, c);

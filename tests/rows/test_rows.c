@@ -194,8 +194,8 @@ static void say_row(const char *name, int cases, double worst, const char *time,
         printf("\n");
     }
 }
-/* The kernels that a row of plain C takes along.  in_blocks: those of another height, too, that read blocks as it does,
- * if the row of their height does not. */
+/* The kernels that a row of plain C takes along.  in_blocks: kernels of another height, too, that read blocks as
+ * the row does, if the row of their height does not. */
 static void take_sets(const moek_kernel *row, int in_blocks)
 {
     int count, i, j;

@@ -124,7 +124,7 @@ MOEK_AVX2_INLINE void moek_block_by_avx2_(moek_by_avx2_ *by, __m256 *low, const 
     *low = _mm256_fmadd_ps(_mm256_loadu_ps(w->min), _mm256_loadu_ps(sum), *low);
     if (fine) *low = _mm256_fmadd_ps(_mm256_loadu_ps(w->min + 8), _mm256_loadu_ps(sum + 8), *low);
 }
-/* Codes of 8 bits times words of x: `at` has those of even columns. */
+/* Codes of 8 bits times words of x: `at` has the words of even columns. */
 MOEK_AVX2_INLINE __m256i moek_block_words_avx2_(__m256i codes, const int8_t *at)
 {
     const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), odd = _mm256_srai_epi16(codes, 8);
