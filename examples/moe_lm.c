@@ -401,10 +401,13 @@ static void plan_config(lm *m, moek_plan *plan, const moek_config *config)
     example_must(c.dtype != MOEK_DTYPE_FP16, "experts", "are in fp16; bf16 is served here");
     c.max_tokens = CHUNK;
     c.exclude = EXAMPLE_EXCLUDE;
-    c.weight_layout = m->container.files ? MOEK_WEIGHTS_BLOCKS : 0;    /* as the file has them, if kernels read that */
-    if (!c.weight_layout || moek_plan_init(plan, &c) != MOEK_OK) {
-        c.weight_layout = 0;
-        must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
+    must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
+    if (m->container.files && plan->backend == MOEK_BACKEND_CPU) {
+        c.weight_layout = MOEK_WEIGHTS_BLOCKS;         /* where the file has them, no copy; GPUs read arrays faster */
+        if (moek_plan_init(plan, &c) != MOEK_OK) {
+            c.weight_layout = 0;
+            must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
+        }
     }
     moek_describe(plan, text, sizeof text);
     fputs(text, stderr);
