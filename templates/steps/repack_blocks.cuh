@@ -54,14 +54,11 @@ template <int THREADS, class Format> struct moek_repack_blocks_ {
 
     /* ---- Codes ---- */
 
-    /* Where columns c to c + 7 of a group begin in a row, c a multiple of 8; and from which bit on a byte has them. */
-    MOEK_DEVICE int byte_of(moek_plane p, int c)
+    /* Where columns c to c + 7 of a group begin in a row, c a multiple of 8. */
+    MOEK_DEVICE int byte_of(const moek_plane &p, int c)
     {
-        const int n = c % Format::BLOCK_COLUMNS, in = n % p.unit;
-        return c / Format::BLOCK_COLUMNS * Format::BLOCK_BYTES + p.at + n / p.unit * (p.unit * p.bits / 8) +
-               in / p.run * p.step + in % p.run;
+        return c / Format::BLOCK_COLUMNS * Format::BLOCK_BYTES + moek_plane_byte_(&p, c % Format::BLOCK_COLUMNS);
     }
-    MOEK_DEVICE int bit_of(moek_plane p, int c) { return p.shift + c % p.unit / p.run * p.by; }
     /* Two bytes, one 16 bits up; and back. */
     MOEK_DEVICE uint32_t apart(uint32_t two) { return __byte_perm(two, 0, 0x4140); }
     MOEK_DEVICE uint16_t together(uint32_t two) { return (uint16_t)__byte_perm(two, 0, 0x4420); }
@@ -85,7 +82,7 @@ template <int THREADS, class Format> struct moek_repack_blocks_ {
                 const uint32_t eight = from[0];
                 two = moved((eight | eight << 15) >> 2 * q, at);
             } else {
-                two = moved(apart(*(const uint16_t *)(const void *)(from + 2 * q)), at - bit_of(p, c));
+                two = moved(apart(*(const uint16_t *)(const void *)(from + 2 * q)), at - moek_plane_bit_(&p, c));
             }
             w[i * BITS / 16] = moek_and_or_(two, (uint32_t)(((1 << BITS) - 1) << at) * 0x00010001u,
                                             w[i * BITS / 16]);
@@ -158,7 +155,7 @@ template <int THREADS, class Format> struct moek_repack_blocks_ {
                     if (c % p.unit / p.run) continue;
                     #pragma unroll
                     for (i = 0; i < p.unit / p.run; i++)
-                        v |= pair<BITS>(w, c + i * p.run, h, bit_of(p, c + i * p.run));
+                        v |= pair<BITS>(w, c + i * p.run, h, moek_plane_bit_(&p, c + i * p.run));
                     *(uint16_t *)(void *)(row[h] + byte_of(p, c) + 2 * q) = together(v);
                 }
             }

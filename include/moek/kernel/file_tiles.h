@@ -40,19 +40,24 @@ MOEK_FN size_t moek_file_tile_row_(const moek_repack_args *a, int j)
     return (size_t)(j / 8 % 2 ? second : first) + (size_t)(j / 16 * 8 + j % 8) * (size_t)a->w_step;
 }
 
-/* Number n of a plane of a block: its bits, or where they are put. */
+/* Number n of a plane: its byte in the block, and the bit there. */
+MOEK_FN int moek_plane_byte_(const moek_plane *p, int n)
+{
+    const int in = n % p->unit;
+    return p->at + n / p->unit * (p->unit * p->bits / 8) + in / p->run * p->step + in % p->run;
+}
+MOEK_FN int moek_plane_bit_(const moek_plane *p, int n) { return p->shift + n % p->unit / p->run * p->by; }
+/* Its bits, or where they are put. */
 MOEK_FN unsigned moek_plane_get_(const moek_plane *p, const uint8_t *block, int n)
 {
-    const int in = n % p->unit, part = in / p->run;
-    const uint8_t *const at = block + p->at + n / p->unit * (p->unit * p->bits / 8) + part * p->step + in % p->run;
+    const uint8_t *const at = block + moek_plane_byte_(p, n);
     if (p->bits == 16) return at[0] | (unsigned)at[1] << 8;
-    return (unsigned)at[0] >> (p->shift + part * p->by) & ((1u << p->bits) - 1);
+    return (unsigned)at[0] >> moek_plane_bit_(p, n) & ((1u << p->bits) - 1);
 }
 MOEK_FN void moek_plane_put_(const moek_plane *p, uint8_t *block, int n, unsigned bits)
 {
-    const int in = n % p->unit, part = in / p->run;
-    uint8_t *const at = block + p->at + n / p->unit * (p->unit * p->bits / 8) + part * p->step + in % p->run;
-    at[0] = (uint8_t)(at[0] | bits << (p->shift + part * p->by));
+    uint8_t *const at = block + moek_plane_byte_(p, n);
+    at[0] = (uint8_t)(at[0] | bits << moek_plane_bit_(p, n));
     if (p->bits == 16) at[1] = (uint8_t)(bits >> 8);
 }
 MOEK_FN unsigned moek_planes_get_(const moek_plane *p, int planes, const uint8_t *block, int n)
