@@ -397,18 +397,15 @@ static void find_experts(lm *m)
 static void plan_config(lm *m, moek_plan *plan, const moek_config *config)
 {
     moek_config c = *config;
+    moek_plan in_file;
     char text[2000];
     example_must(c.dtype != MOEK_DTYPE_FP16, "experts", "are in fp16; bf16 is served here");
     c.max_tokens = CHUNK;
     c.exclude = EXAMPLE_EXCLUDE;
     must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
-    if (m->container.files && plan->backend == MOEK_BACKEND_CPU) {
-        c.weight_layout = MOEK_WEIGHTS_BLOCKS;         /* where the file has them, no copy; GPUs read arrays faster */
-        if (moek_plan_init(plan, &c) != MOEK_OK) {
-            c.weight_layout = 0;
-            must(moek_plan_init(plan, &c), "moek_plan_init", plan->why);
-        }
-    }
+    c.weight_layout = MOEK_WEIGHTS_BLOCKS;             /* where the file has them, no copy; GPUs read arrays faster */
+    if (m->container.files && plan->backend == MOEK_BACKEND_CPU && moek_plan_init(&in_file, &c) == MOEK_OK)
+        *plan = in_file;
     moek_describe(plan, text, sizeof text);
     fputs(text, stderr);
     if (moek_workspace_size(plan) > m->workspace) m->workspace = moek_workspace_size(plan);
