@@ -486,6 +486,7 @@ static MOEK_UNUSED void moek_panel_sums_(const moek_panels_ *p, int e, int p0, i
     memset(sum, 0, (size_t)(MOEK_PANEL_X * MOEK_STRIP) * sizeof *sum);
     memset(x_scale, 0, sizeof x_scale);
     memset(x, 0, sizeof x);
+    memset(panel, 0, sizeof panel);                    /* columns that are not there are multiplied, too */
     for (k = d->offset / MOEK_PANEL_K * MOEK_PANEL_K; k < d->all; k += MOEK_PANEL_K) {
         const int n = d->all - k < MOEK_PANEL_K ? d->all - k : MOEK_PANEL_K;
         moek_panel_x_(p, x, x_scale, p0, rows, k);
