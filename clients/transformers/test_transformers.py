@@ -28,6 +28,8 @@ import time
 import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if "cuda" not in sys.argv:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""            # what transformers does on a CPU depends on a GPU beside
 
 try:
     import torch

@@ -160,7 +160,7 @@ moek_import.h D moek_import.h
 moek_import.h D moek_ep.h moek_import.h moek_import.h'
 # Headers of the library.  (A body is a text in the middle of a kernel.)
 headers() { find "$root/include" "$root/generated" -name '*.h' ! -name '*_body.h' | sort; }
-cuda_only='GPU kernels are C[+][+]17|compile the implementation with nvcc|nccl[.]h: No such file'    # as C says it
+cuda_only='GPU kernels are C[+][+]17|compile the implementation with nvcc|(nccl|cuda_runtime)[.]h: No such file'    # as C says it
 alone() {                                              # HEADER: alone.c, .cc and .cu take it, twice for its guard
     printf '#include "%s"\n#include "%s"\nextern int moek_alone_;\n' "$1" "$1" > alone.c
     cp alone.c alone.cc && cp alone.c alone.cu
@@ -215,6 +215,8 @@ c_part() {
         must "$cc -std=c99: caller of moek_ep.h" $cc -std=c99 -pedantic $warnings -c ranks_caller.c -o ranks_caller.o
         must "$cc -std=c99: implementation of moek_import.h" \
             $cc -std=c99 -pedantic $warnings $o1 -DMOEK_QUANT=MOEK_BF16 -c import.c -o import.o
+        must "$cc -std=c99: caller of moek_import.h" \
+            $cc -std=c99 -pedantic $warnings -c import_caller.c -o import_caller.o
         must "$cc -Wconversion, headers by -isystem" $cc -std=c99 -Wall -Wextra -Werror -Wconversion -Wsign-conversion \
             -isystem "$root/include" -DMOEK_IMPLEMENTATION -fsyntax-only everything.c
         must "$cc -std=c99 -fopenmp $o3: implementation" \

@@ -259,13 +259,14 @@ static void test_row(const moek_kernel *row)
 }
 static void test_rows(int argc, char **argv)
 {
-    int count, i, j, rows_named = 0;                   /* by more than an op */
+    int count, i, j, asked = 0, rows_named = 0;        /* by more than an op */
     const moek_kernel *const rows = moek_kernels(&count);
     ref_check();
     for (i = 1; i < argc; i++) rows_named |= argv[i][0] != '-' && strcmp(argv[i], "moek_up");
     words_given = argc - 1, words = argv + 1;
     for (i = 0; i < count; i++) {
         if (!asked_for(&rows[i])) continue;
+        asked++;
         for (j = 0; j < count && !takes_along(&rows[j], &rows[i]); j++) continue;
         if (j < count) continue;
         if ((SMALL && !rows_named && !takes_turn(rows, &rows[i])) || !workers_take()) continue;
@@ -274,6 +275,10 @@ static void test_rows(int argc, char **argv)
             check_skipped++;
             printf("%-44s skipped: not for this machine\n", rows[i].name);
         }
+    }
+    if (!asked) {
+        check_skipped++;
+        printf("no row here has all of these words in its name%s\n", SMALL ? ", and is in this set" : "");
     }
 }
 int main(int argc, char **argv)
