@@ -10,21 +10,21 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 0, moek_down_mxfp4_s8_h0_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_down_mxfp4_s8_h0_on_cpu_m48n16,
-                DOWN, MXFP4_S8, 0, cpu, CPU)
+                DOWN, MXFP4_S8, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 0, moek_down_int4_s8_h0_b32_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b32_on_cpu_m48n16,
-                DOWN, INT4_S8, 32, cpu, CPU)
+                DOWN, INT4_S8, 32, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 0, moek_down_int4_s8_h0_b64_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b64_on_cpu_m48n16,
-                DOWN, INT4_S8, 64, cpu, CPU)
+                DOWN, INT4_S8, 64, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 0, moek_down_int4_s8_h0_b128_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b128_on_cpu_m48n16,
-                DOWN, INT4_S8, 128, cpu, CPU)
+                DOWN, INT4_S8, 128, cpu, CPU, NULL)
 #endif
 #endif

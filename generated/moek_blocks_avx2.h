@@ -54,6 +54,14 @@ MOEK_AVX2_FN void moek_dots_q4_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_avx2_ = {
     moek_unpack_q4_0_avx2_, moek_dots_q4_0_avx2_, 8, 0, 0
 };
+MOEK_AVX2_FN void moek_dots_q4_0_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_0_avx2_, moek_factors_q4_0_avx2_, 144,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_s8_avx2_ = {
+    moek_unpack_q4_0_avx2_, moek_dots_q4_0_s8_avx2_, 8, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q4_1_avx2_(float *scale, const uint8_t *b)
 {
@@ -108,6 +116,14 @@ MOEK_AVX2_FN void moek_dots_q4_1_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_avx2_ = {
     moek_unpack_q4_1_avx2_, moek_dots_q4_1_avx2_, 0, 0, 0
+};
+MOEK_AVX2_FN void moek_dots_q4_1_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_1_avx2_, moek_factors_q4_1_avx2_, 160,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_s8_avx2_ = {
+    moek_unpack_q4_1_avx2_, moek_dots_q4_1_s8_avx2_, 0, 0, 0
 };
 
 MOEK_AVX2_INLINE void moek_scales_q5_0_avx2_(float *scale, const uint8_t *b)
@@ -167,6 +183,14 @@ MOEK_AVX2_FN void moek_dots_q5_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_avx2_ = {
     moek_unpack_q5_0_avx2_, moek_dots_q5_0_avx2_, 16, 0, 0
+};
+MOEK_AVX2_FN void moek_dots_q5_0_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_0_avx2_, moek_factors_q5_0_avx2_, 176,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_s8_avx2_ = {
+    moek_unpack_q5_0_avx2_, moek_dots_q5_0_s8_avx2_, 16, 0, 0
 };
 
 MOEK_AVX2_INLINE void moek_scales_q5_1_avx2_(float *scale, const uint8_t *b)
@@ -233,6 +257,14 @@ MOEK_AVX2_FN void moek_dots_q5_1_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_avx2_ = {
     moek_unpack_q5_1_avx2_, moek_dots_q5_1_avx2_, 0, 0, 0
 };
+MOEK_AVX2_FN void moek_dots_q5_1_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_1_avx2_, moek_factors_q5_1_avx2_, 192,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_s8_avx2_ = {
+    moek_unpack_q5_1_avx2_, moek_dots_q5_1_s8_avx2_, 0, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q8_0_avx2_(float *scale, const uint8_t *b)
 {
@@ -280,6 +312,14 @@ MOEK_AVX2_FN void moek_dots_q8_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_avx2_ = {
     moek_unpack_q8_0_avx2_, moek_dots_q8_0_avx2_, 0, 1, 0
+};
+MOEK_AVX2_FN void moek_dots_q8_0_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q8_0_avx2_, moek_factors_q8_0_avx2_, 272,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_s8_avx2_ = {
+    moek_unpack_q8_0_avx2_, moek_dots_q8_0_s8_avx2_, 0, 1, 0
 };
 
 MOEK_AVX2_INLINE void moek_scales_q2_k_avx2_(float *scale, const uint8_t *b)
@@ -357,6 +397,14 @@ MOEK_AVX2_FN void moek_dots_q2_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_avx2_ = {
     moek_unpack_q2_k_avx2_, moek_dots_q2_k_avx2_, 0, 0, 0
+};
+MOEK_AVX2_FN void moek_dots_q2_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q2_k_avx2_, moek_factors_q2_k_avx2_, 84,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_s8_avx2_ = {
+    moek_unpack_q2_k_avx2_, moek_dots_q2_k_s8_avx2_, 0, 0, 0
 };
 
 MOEK_AVX2_INLINE void moek_scales_q3_k_avx2_(float *scale, const uint8_t *b)
@@ -444,6 +492,14 @@ MOEK_AVX2_FN void moek_dots_q3_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_avx2_ = {
     moek_unpack_q3_k_avx2_, moek_dots_q3_k_avx2_, 4, 0, 0
 };
+MOEK_AVX2_FN void moek_dots_q3_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q3_k_avx2_, moek_factors_q3_k_avx2_, 110,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_s8_avx2_ = {
+    moek_unpack_q3_k_avx2_, moek_dots_q3_k_s8_avx2_, 4, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q4_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -518,6 +574,14 @@ MOEK_AVX2_FN void moek_dots_q4_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_avx2_ = {
     moek_unpack_q4_k_avx2_, moek_dots_q4_k_avx2_, 0, 0, 0
+};
+MOEK_AVX2_FN void moek_dots_q4_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_k_avx2_, moek_factors_q4_k_avx2_, 144,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_s8_avx2_ = {
+    moek_unpack_q4_k_avx2_, moek_dots_q4_k_s8_avx2_, 0, 0, 0
 };
 
 MOEK_AVX2_INLINE void moek_scales_q5_k_avx2_(float *scale, const uint8_t *b)
@@ -610,6 +674,14 @@ MOEK_AVX2_FN void moek_dots_q5_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_avx2_ = {
     moek_unpack_q5_k_avx2_, moek_dots_q5_k_avx2_, 0, 0, 0
 };
+MOEK_AVX2_FN void moek_dots_q5_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_k_avx2_, moek_factors_q5_k_avx2_, 176,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_s8_avx2_ = {
+    moek_unpack_q5_k_avx2_, moek_dots_q5_k_s8_avx2_, 0, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_q6_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -692,6 +764,14 @@ MOEK_AVX2_FN void moek_dots_q6_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_avx2_ = {
     moek_unpack_q6_k_avx2_, moek_dots_q6_k_avx2_, 32, 0, 0
 };
+MOEK_AVX2_FN void moek_dots_q6_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_q6_k_avx2_, moek_factors_q6_k_avx2_, 210,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_s8_avx2_ = {
+    moek_unpack_q6_k_avx2_, moek_dots_q6_k_s8_avx2_, 32, 0, 0
+};
 
 MOEK_AVX2_INLINE void moek_scales_iq4_nl_avx2_(float *scale, const uint8_t *b)
 {
@@ -743,6 +823,14 @@ MOEK_AVX2_FN void moek_dots_iq4_nl_avx2_(const moek_w_run_ *w, const moek_x_run_
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_avx2_ = {
     moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_avx2_, 0, 1, 0
+};
+MOEK_AVX2_FN void moek_dots_iq4_nl_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_iq4_nl_avx2_, moek_factors_iq4_nl_avx2_, 144,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_s8_avx2_ = {
+    moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_s8_avx2_, 0, 1, 0
 };
 
 MOEK_AVX2_INLINE void moek_scales_iq4_xs_avx2_(float *scale, const uint8_t *b)
@@ -810,6 +898,14 @@ MOEK_AVX2_FN void moek_dots_iq4_xs_avx2_(const moek_w_run_ *w, const moek_x_run_
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_avx2_ = {
     moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_avx2_, 0, 1, 0
+};
+MOEK_AVX2_FN void moek_dots_iq4_xs_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx2_(w, x, rows, moek_codes_iq4_xs_avx2_, moek_factors_iq4_xs_avx2_, 136,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_s8_avx2_ = {
+    moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_s8_avx2_, 0, 1, 0
 };
 
 MOEK_AVX2_INLINE void moek_scales_mxfp4_avx2_(float *scale, const uint8_t *b)

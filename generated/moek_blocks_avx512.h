@@ -28,6 +28,14 @@ MOEK_AVX512_FN void moek_dots_q4_0_avx512_(const moek_w_run_ *w, const moek_x_ru
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_avx512_ = {
     moek_unpack_q4_0_avx2_, moek_dots_q4_0_avx512_, 8, 0, 0
 };
+MOEK_AVX512_FN void moek_dots_q4_0_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_0_avx512_, moek_factors_q4_0_avx512_, 144,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_s8_avx512_ = {
+    moek_unpack_q4_0_avx2_, moek_dots_q4_0_s8_avx512_, 8, 0, 0
+};
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q4_1_avx512_(const uint8_t *b, const int part)
@@ -51,6 +59,14 @@ MOEK_AVX512_FN void moek_dots_q4_1_avx512_(const moek_w_run_ *w, const moek_x_ru
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_avx512_ = {
     moek_unpack_q4_1_avx2_, moek_dots_q4_1_avx512_, 0, 0, 0
+};
+MOEK_AVX512_FN void moek_dots_q4_1_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_1_avx512_, moek_factors_q4_1_avx512_, 160,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_s8_avx512_ = {
+    moek_unpack_q4_1_avx2_, moek_dots_q4_1_s8_avx512_, 0, 0, 0
 };
 
 /* 64 columns from column 64 part on of 256. */
@@ -78,6 +94,14 @@ MOEK_AVX512_FN void moek_dots_q5_0_avx512_(const moek_w_run_ *w, const moek_x_ru
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_avx512_ = {
     moek_unpack_q5_0_avx2_, moek_dots_q5_0_avx512_, 16, 0, 0
+};
+MOEK_AVX512_FN void moek_dots_q5_0_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_0_avx512_, moek_factors_q5_0_avx512_, 176,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_s8_avx512_ = {
+    moek_unpack_q5_0_avx2_, moek_dots_q5_0_s8_avx512_, 16, 0, 0
 };
 
 /* 64 columns from column 64 part on of 256. */
@@ -107,6 +131,14 @@ MOEK_AVX512_FN void moek_dots_q5_1_avx512_(const moek_w_run_ *w, const moek_x_ru
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_avx512_ = {
     moek_unpack_q5_1_avx2_, moek_dots_q5_1_avx512_, 0, 0, 0
 };
+MOEK_AVX512_FN void moek_dots_q5_1_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_1_avx512_, moek_factors_q5_1_avx512_, 192,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_s8_avx512_ = {
+    moek_unpack_q5_1_avx2_, moek_dots_q5_1_s8_avx512_, 0, 0, 0
+};
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q8_0_avx512_(const uint8_t *b, const int part)
@@ -129,6 +161,14 @@ MOEK_AVX512_FN void moek_dots_q8_0_avx512_(const moek_w_run_ *w, const moek_x_ru
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_avx512_ = {
     moek_unpack_q8_0_avx2_, moek_dots_q8_0_avx512_, 128, 0, 1
+};
+MOEK_AVX512_FN void moek_dots_q8_0_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q8_0_avx512_, moek_factors_q8_0_avx512_, 272,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_s8_avx512_ = {
+    moek_unpack_q8_0_avx2_, moek_dots_q8_0_s8_avx512_, 128, 0, 0
 };
 
 /* 64 columns from column 64 part on of 256. */
@@ -161,6 +201,14 @@ MOEK_AVX512_FN void moek_dots_q2_k_avx512_(const moek_w_run_ *w, const moek_x_ru
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_avx512_ = {
     moek_unpack_q2_k_avx2_, moek_dots_q2_k_avx512_, 0, 0, 0
+};
+MOEK_AVX512_FN void moek_dots_q2_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q2_k_avx512_, moek_factors_q2_k_avx512_, 84,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_s8_avx512_ = {
+    moek_unpack_q2_k_avx2_, moek_dots_q2_k_s8_avx512_, 0, 0, 0
 };
 
 /* 64 columns from column 64 part on of 256. */
@@ -197,6 +245,14 @@ MOEK_AVX512_FN void moek_dots_q3_k_avx512_(const moek_w_run_ *w, const moek_x_ru
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_avx512_ = {
     moek_unpack_q3_k_avx2_, moek_dots_q3_k_avx512_, 4, 0, 0
 };
+MOEK_AVX512_FN void moek_dots_q3_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q3_k_avx512_, moek_factors_q3_k_avx512_, 110,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_s8_avx512_ = {
+    moek_unpack_q3_k_avx2_, moek_dots_q3_k_s8_avx512_, 4, 0, 0
+};
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q4_k_avx512_(const uint8_t *b, const int part)
@@ -226,6 +282,14 @@ MOEK_AVX512_FN void moek_dots_q4_k_avx512_(const moek_w_run_ *w, const moek_x_ru
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_avx512_ = {
     moek_unpack_q4_k_avx2_, moek_dots_q4_k_avx512_, 0, 0, 0
+};
+MOEK_AVX512_FN void moek_dots_q4_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_k_avx512_, moek_factors_q4_k_avx512_, 144,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_s8_avx512_ = {
+    moek_unpack_q4_k_avx2_, moek_dots_q4_k_s8_avx512_, 0, 0, 0
 };
 
 /* 64 columns from column 64 part on of 256. */
@@ -261,6 +325,14 @@ MOEK_AVX512_FN void moek_dots_q5_k_avx512_(const moek_w_run_ *w, const moek_x_ru
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_avx512_ = {
     moek_unpack_q5_k_avx2_, moek_dots_q5_k_avx512_, 0, 0, 0
 };
+MOEK_AVX512_FN void moek_dots_q5_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_k_avx512_, moek_factors_q5_k_avx512_, 176,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_s8_avx512_ = {
+    moek_unpack_q5_k_avx2_, moek_dots_q5_k_s8_avx512_, 0, 0, 0
+};
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q6_k_avx512_(const uint8_t *b, const int part)
@@ -294,6 +366,14 @@ MOEK_AVX512_FN void moek_dots_q6_k_avx512_(const moek_w_run_ *w, const moek_x_ru
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_avx512_ = {
     moek_unpack_q6_k_avx2_, moek_dots_q6_k_avx512_, 32, 0, 0
 };
+MOEK_AVX512_FN void moek_dots_q6_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_q6_k_avx512_, moek_factors_q6_k_avx512_, 210,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_s8_avx512_ = {
+    moek_unpack_q6_k_avx2_, moek_dots_q6_k_s8_avx512_, 32, 0, 0
+};
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_iq4_nl_avx512_(const uint8_t *b, const int part)
@@ -318,6 +398,14 @@ MOEK_AVX512_FN void moek_dots_iq4_nl_avx512_(const moek_w_run_ *w, const moek_x_
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_avx512_ = {
     moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_avx512_, 128, 0, 1
+};
+MOEK_AVX512_FN void moek_dots_iq4_nl_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_iq4_nl_avx512_, moek_factors_iq4_nl_avx512_, 144,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_s8_avx512_ = {
+    moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_s8_avx512_, 128, 0, 0
 };
 
 /* 64 columns from column 64 part on of 256. */
@@ -351,6 +439,14 @@ MOEK_AVX512_FN void moek_dots_iq4_xs_avx512_(const moek_w_run_ *w, const moek_x_
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_avx512_ = {
     moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_avx512_, 128, 0, 1
+};
+MOEK_AVX512_FN void moek_dots_iq4_xs_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_avx512_(w, x, rows, moek_codes_iq4_xs_avx512_, moek_factors_iq4_xs_avx512_, 136,
+                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_s8_avx512_ = {
+    moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_s8_avx512_, 128, 0, 0
 };
 
 /* 64 columns from column 64 part on of 256. */

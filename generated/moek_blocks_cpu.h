@@ -650,5 +650,19 @@ MOEK_CPU_FN void moek_unpack_nvfp4_plain_(int8_t *codes, float *scale, float *mi
     X(iq4_xs, 23, 128) \
     X(mxfp4, 39, 32) \
     X(nvfp4, 40, 64)
+/* Of these, the blocks of formats with x in s8. */
+#define MOEK_EACH_BLOCK_OF_S8_(X) \
+    X(q8_0, 8, 32) \
+    X(q4_0, 2, 32) \
+    X(q4_1, 3, 32) \
+    X(q5_0, 6, 32) \
+    X(q5_1, 7, 32) \
+    X(q2_k, 10, 128) \
+    X(q3_k, 11, 128) \
+    X(q4_k, 12, 128) \
+    X(q5_k, 13, 128) \
+    X(q6_k, 14, 128) \
+    X(iq4_nl, 20, 32) \
+    X(iq4_xs, 23, 128)
 
 #endif

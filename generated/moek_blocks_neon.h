@@ -55,6 +55,14 @@ MOEK_NEON_FN void moek_dots_q4_0_neon_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_neon_ = {
     moek_unpack_q4_0_neon_, moek_dots_q4_0_neon_, 0, 0, 0
 };
+MOEK_NEON_FN void moek_dots_q4_0_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q4_0_neon_, moek_factors_q4_0_neon_, 144,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_s8_neon_ = {
+    moek_unpack_q4_0_neon_, moek_dots_q4_0_s8_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q4_1_neon_(float *scale, const uint8_t *b)
 {
@@ -109,6 +117,14 @@ MOEK_NEON_FN void moek_dots_q4_1_neon_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_neon_ = {
     moek_unpack_q4_1_neon_, moek_dots_q4_1_neon_, 0, 0, 0
+};
+MOEK_NEON_FN void moek_dots_q4_1_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q4_1_neon_, moek_factors_q4_1_neon_, 160,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_s8_neon_ = {
+    moek_unpack_q4_1_neon_, moek_dots_q4_1_s8_neon_, 0, 0, 0
 };
 
 MOEK_NEON_INLINE void moek_scales_q5_0_neon_(float *scale, const uint8_t *b)
@@ -169,6 +185,14 @@ MOEK_NEON_FN void moek_dots_q5_0_neon_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_neon_ = {
     moek_unpack_q5_0_neon_, moek_dots_q5_0_neon_, 0, 0, 0
+};
+MOEK_NEON_FN void moek_dots_q5_0_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q5_0_neon_, moek_factors_q5_0_neon_, 176,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_s8_neon_ = {
+    moek_unpack_q5_0_neon_, moek_dots_q5_0_s8_neon_, 0, 0, 0
 };
 
 MOEK_NEON_INLINE void moek_scales_q5_1_neon_(float *scale, const uint8_t *b)
@@ -235,6 +259,14 @@ MOEK_NEON_FN void moek_dots_q5_1_neon_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_neon_ = {
     moek_unpack_q5_1_neon_, moek_dots_q5_1_neon_, 0, 0, 0
 };
+MOEK_NEON_FN void moek_dots_q5_1_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q5_1_neon_, moek_factors_q5_1_neon_, 192,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_s8_neon_ = {
+    moek_unpack_q5_1_neon_, moek_dots_q5_1_s8_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q8_0_neon_(float *scale, const uint8_t *b)
 {
@@ -282,6 +314,14 @@ MOEK_NEON_FN void moek_dots_q8_0_neon_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_neon_ = {
     moek_unpack_q8_0_neon_, moek_dots_q8_0_neon_, 0, 0, 0
+};
+MOEK_NEON_FN void moek_dots_q8_0_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q8_0_neon_, moek_factors_q8_0_neon_, 272,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_s8_neon_ = {
+    moek_unpack_q8_0_neon_, moek_dots_q8_0_s8_neon_, 0, 0, 0
 };
 
 MOEK_NEON_INLINE void moek_scales_q2_k_neon_(float *scale, const uint8_t *b)
@@ -359,6 +399,14 @@ MOEK_NEON_FN void moek_dots_q2_k_neon_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_neon_ = {
     moek_unpack_q2_k_neon_, moek_dots_q2_k_neon_, 0, 0, 0
+};
+MOEK_NEON_FN void moek_dots_q2_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q2_k_neon_, moek_factors_q2_k_neon_, 84,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_s8_neon_ = {
+    moek_unpack_q2_k_neon_, moek_dots_q2_k_s8_neon_, 0, 0, 0
 };
 
 MOEK_NEON_INLINE void moek_scales_q3_k_neon_(float *scale, const uint8_t *b)
@@ -447,6 +495,14 @@ MOEK_NEON_FN void moek_dots_q3_k_neon_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_neon_ = {
     moek_unpack_q3_k_neon_, moek_dots_q3_k_neon_, 0, 0, 0
 };
+MOEK_NEON_FN void moek_dots_q3_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q3_k_neon_, moek_factors_q3_k_neon_, 110,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_s8_neon_ = {
+    moek_unpack_q3_k_neon_, moek_dots_q3_k_s8_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q4_k_neon_(float *scale, const uint8_t *b)
 {
@@ -521,6 +577,14 @@ MOEK_NEON_FN void moek_dots_q4_k_neon_(const moek_w_run_ *w, const moek_x_run_ *
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_neon_ = {
     moek_unpack_q4_k_neon_, moek_dots_q4_k_neon_, 0, 0, 0
+};
+MOEK_NEON_FN void moek_dots_q4_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q4_k_neon_, moek_factors_q4_k_neon_, 144,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_s8_neon_ = {
+    moek_unpack_q4_k_neon_, moek_dots_q4_k_s8_neon_, 0, 0, 0
 };
 
 MOEK_NEON_INLINE void moek_scales_q5_k_neon_(float *scale, const uint8_t *b)
@@ -613,6 +677,14 @@ MOEK_NEON_FN void moek_dots_q5_k_neon_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_neon_ = {
     moek_unpack_q5_k_neon_, moek_dots_q5_k_neon_, 0, 0, 0
 };
+MOEK_NEON_FN void moek_dots_q5_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q5_k_neon_, moek_factors_q5_k_neon_, 176,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_s8_neon_ = {
+    moek_unpack_q5_k_neon_, moek_dots_q5_k_s8_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_q6_k_neon_(float *scale, const uint8_t *b)
 {
@@ -694,6 +766,14 @@ MOEK_NEON_FN void moek_dots_q6_k_neon_(const moek_w_run_ *w, const moek_x_run_ *
 static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_neon_ = {
     moek_unpack_q6_k_neon_, moek_dots_q6_k_neon_, 0, 0, 0
 };
+MOEK_NEON_FN void moek_dots_q6_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_q6_k_neon_, moek_factors_q6_k_neon_, 210,
+                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_s8_neon_ = {
+    moek_unpack_q6_k_neon_, moek_dots_q6_k_s8_neon_, 0, 0, 0
+};
 
 MOEK_NEON_INLINE void moek_scales_iq4_nl_neon_(float *scale, const uint8_t *b)
 {
@@ -747,6 +827,14 @@ MOEK_NEON_FN void moek_dots_iq4_nl_neon_(const moek_w_run_ *w, const moek_x_run_
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_neon_ = {
     moek_unpack_iq4_nl_neon_, moek_dots_iq4_nl_neon_, 0, 0, 0
+};
+MOEK_NEON_FN void moek_dots_iq4_nl_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_iq4_nl_neon_, moek_factors_iq4_nl_neon_, 144,
+                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_s8_neon_ = {
+    moek_unpack_iq4_nl_neon_, moek_dots_iq4_nl_s8_neon_, 0, 0, 0
 };
 
 MOEK_NEON_INLINE void moek_scales_iq4_xs_neon_(float *scale, const uint8_t *b)
@@ -816,6 +904,14 @@ MOEK_NEON_FN void moek_dots_iq4_xs_neon_(const moek_w_run_ *w, const moek_x_run_
 }
 static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_neon_ = {
     moek_unpack_iq4_xs_neon_, moek_dots_iq4_xs_neon_, 0, 0, 0
+};
+MOEK_NEON_FN void moek_dots_iq4_xs_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
+{
+    moek_block_dots_neon_(w, x, rows, moek_codes_iq4_xs_neon_, moek_factors_iq4_xs_neon_, 136,
+                           MOEK_BLOCK_BYTES);
+}
+static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_s8_neon_ = {
+    moek_unpack_iq4_xs_neon_, moek_dots_iq4_xs_s8_neon_, 0, 0, 0
 };
 
 MOEK_NEON_INLINE void moek_scales_mxfp4_neon_(float *scale, const uint8_t *b)

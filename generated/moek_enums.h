@@ -46,6 +46,18 @@
 #define MOEK_IQ4_XS_A16                30
 #define MOEK_INT4_S8                   31
 #define MOEK_MXFP4_S8                  32
+#define MOEK_Q8_0_S8                   33
+#define MOEK_Q4_0_S8                   34
+#define MOEK_Q4_1_S8                   35
+#define MOEK_Q5_0_S8                   36
+#define MOEK_Q5_1_S8                   37
+#define MOEK_Q2_K_S8                   38
+#define MOEK_Q3_K_S8                   39
+#define MOEK_Q4_K_S8                   40
+#define MOEK_Q5_K_S8                   41
+#define MOEK_Q6_K_S8                   42
+#define MOEK_IQ4_NL_S8                 43
+#define MOEK_IQ4_XS_S8                 44
 
 #define MOEK_SILU                      1
 #define MOEK_GELU                      2
@@ -92,7 +104,7 @@
 
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
 #define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10) X(EXPAND, expand, 11)
-#define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18) X(Q8_0_A16, q8_0_a16, 19) X(Q4_0_A16, q4_0_a16, 20) X(Q4_1_A16, q4_1_a16, 21) X(Q5_0_A16, q5_0_a16, 22) X(Q5_1_A16, q5_1_a16, 23) X(Q2_K_A16, q2_k_a16, 24) X(Q3_K_A16, q3_k_a16, 25) X(Q4_K_A16, q4_k_a16, 26) X(Q5_K_A16, q5_k_a16, 27) X(Q6_K_A16, q6_k_a16, 28) X(IQ4_NL_A16, iq4_nl_a16, 29) X(IQ4_XS_A16, iq4_xs_a16, 30) X(INT4_S8, int4_s8, 31) X(MXFP4_S8, mxfp4_s8, 32)
+#define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18) X(Q8_0_A16, q8_0_a16, 19) X(Q4_0_A16, q4_0_a16, 20) X(Q4_1_A16, q4_1_a16, 21) X(Q5_0_A16, q5_0_a16, 22) X(Q5_1_A16, q5_1_a16, 23) X(Q2_K_A16, q2_k_a16, 24) X(Q3_K_A16, q3_k_a16, 25) X(Q4_K_A16, q4_k_a16, 26) X(Q5_K_A16, q5_k_a16, 27) X(Q6_K_A16, q6_k_a16, 28) X(IQ4_NL_A16, iq4_nl_a16, 29) X(IQ4_XS_A16, iq4_xs_a16, 30) X(INT4_S8, int4_s8, 31) X(MXFP4_S8, mxfp4_s8, 32) X(Q8_0_S8, q8_0_s8, 33) X(Q4_0_S8, q4_0_s8, 34) X(Q4_1_S8, q4_1_s8, 35) X(Q5_0_S8, q5_0_s8, 36) X(Q5_1_S8, q5_1_s8, 37) X(Q2_K_S8, q2_k_s8, 38) X(Q3_K_S8, q3_k_s8, 39) X(Q4_K_S8, q4_k_s8, 40) X(Q5_K_S8, q5_k_s8, 41) X(Q6_K_S8, q6_k_s8, 42) X(IQ4_NL_S8, iq4_nl_s8, 43) X(IQ4_XS_S8, iq4_xs_s8, 44)
 #define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(AVX2, avx2, 2) X(AVX512, avx512, 5) X(AMX, amx, 6) X(NEON, neon, 12) X(I8MM, i8mm, 13) X(SM80, sm80, 80) X(SM89, sm89, 89) X(SM90, sm90, 90) X(SM120, sm120, 120)
 /* X(arch, device): where a plan takes rows of an architecture unasked; of one that is not here: from its number on. */
 #define MOEK_EACH_DEVICE(X) X(MOEK_ARCH_SM89, 89) X(MOEK_ARCH_SM89, 120) X(MOEK_ARCH_SM89, 121) X(MOEK_ARCH_SM90, 90) X(MOEK_ARCH_SM120, 120) X(MOEK_ARCH_SM120, 121)
@@ -177,7 +189,31 @@
     X(INT4_S8, int4_s8, 31, "4-bit, one scale in T, and maybe a zero point, for 1 x 32, 64 or 128", "8-bit, one scale for 1 x 32", \
       U4B8, S8, 4, 8, T, 1, 0, F32, 1, 32, 0, 0, 0, 1, 2, 3, 32, 64, 128, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
     X(MXFP4_S8, mxfp4_s8, 32, "e2m1, one power of two (e8m0) for 1 x 32", "8-bit, one scale for 1 x 32", \
-      E2M1, S8, 4, 8, E8M0, 1, 32, F32, 1, 32, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0)
+      E2M1, S8, 4, 8, E8M0, 1, 32, F32, 1, 32, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 0, 0, 0, 0) \
+    X(Q8_0_S8, q8_0_s8, 33, "8-bit, f16 scale for 1 x 32", "8-bit, one scale for 1 x 32", \
+      S8, S8, 8, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 8, 34, 32, 1) \
+    X(Q4_0_S8, q4_0_s8, 34, "4-bit, f16 scale for 1 x 32", "8-bit, one scale for 1 x 32", \
+      U4B8, S8, 4, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 2, 18, 32, 1) \
+    X(Q4_1_S8, q4_1_s8, 35, "4-bit, f16 scale and minimum for 1 x 32", "8-bit, one scale for 1 x 32", \
+      U4, S8, 4, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 3, 20, 32, 1) \
+    X(Q5_0_S8, q5_0_s8, 36, "5-bit, f16 scale for 1 x 32", "8-bit, one scale for 1 x 32", \
+      U5B16, S8, 5, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 6, 22, 32, 1) \
+    X(Q5_1_S8, q5_1_s8, 37, "5-bit, f16 scale and minimum for 1 x 32", "8-bit, one scale for 1 x 32", \
+      U5, S8, 5, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 7, 24, 32, 1) \
+    X(Q2_K_S8, q2_k_s8, 38, "2-bit, 4-bit scale and minimum for 1 x 16, f16 on top for 1 x 256", "8-bit, one scale for 1 x 32", \
+      U2, S8, 2, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 10, 84, 256, 1) \
+    X(Q3_K_S8, q3_k_s8, 39, "3-bit, 6-bit scale for 1 x 16, f16 on top for 1 x 256", "8-bit, one scale for 1 x 32", \
+      U3B4, S8, 3, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 11, 110, 256, 1) \
+    X(Q4_K_S8, q4_k_s8, 40, "4-bit, 6-bit scale and minimum for 1 x 32, f16 on top for 1 x 256", "8-bit, one scale for 1 x 32", \
+      U4, S8, 4, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 12, 144, 256, 1) \
+    X(Q5_K_S8, q5_k_s8, 41, "5-bit, 6-bit scale and minimum for 1 x 32, f16 on top for 1 x 256", "8-bit, one scale for 1 x 32", \
+      U5, S8, 5, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 13, 176, 256, 1) \
+    X(Q6_K_S8, q6_k_s8, 42, "6-bit, 8-bit scale for 1 x 16, f16 on top for 1 x 256", "8-bit, one scale for 1 x 32", \
+      U6B32, S8, 6, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 14, 210, 256, 1) \
+    X(IQ4_NL_S8, iq4_nl_s8, 43, "4-bit codebook, f16 scale for 1 x 32", "8-bit, one scale for 1 x 32", \
+      IQ4, S8, 4, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 20, 18, 32, 1) \
+    X(IQ4_XS_S8, iq4_xs_s8, 44, "4-bit codebook, 6-bit scale for 1 x 32, f16 on top for 1 x 256", "8-bit, one scale for 1 x 32", \
+      IQ4, S8, 4, 8, NONE, 0, 0, F32, 1, 32, 0, 0, 0, 0, 256, 0, 0, 0, 0, 0, 0, MOEK_READS_LINES, 23, 136, 256, 1)
 /* The same of those that have arrays, as they lie in blocks of files. */
 #define MOEK_EACH_FORMAT_IN_BLOCKS(X) \
     X(MXFP4_A16, mxfp4_a16, 10, "e2m1, one power of two (e8m0) for 1 x 32", "T", \

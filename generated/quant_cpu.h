@@ -520,4 +520,100 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 #undef MOEK_NAME_
 #undef MOEK_K_
 #endif
+
+#if MOEK_INSTANCE_(MOEK_Q8_0_S8, 0, 0, 0, moek_quant_q8_0_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q8_0_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q8_0_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_0_S8, 0, 0, 0, moek_quant_q4_0_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q4_0_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q4_0_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_1_S8, 0, 0, 0, moek_quant_q4_1_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q4_1_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q4_1_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_0_S8, 0, 0, 0, moek_quant_q5_0_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q5_0_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q5_0_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_1_S8, 0, 0, 0, moek_quant_q5_1_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q5_1_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q5_1_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q2_K_S8, 0, 0, 0, moek_quant_q2_k_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q2_k_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q2_k_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q3_K_S8, 0, 0, 0, moek_quant_q3_k_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q3_k_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q3_k_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_K_S8, 0, 0, 0, moek_quant_q4_k_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q4_k_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q4_k_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_K_S8, 0, 0, 0, moek_quant_q5_k_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q5_k_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q5_k_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q6_K_S8, 0, 0, 0, moek_quant_q6_k_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_q6_k_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_q6_k_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_NL_S8, 0, 0, 0, moek_quant_iq4_nl_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_iq4_nl_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_iq4_nl_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_XS_S8, 0, 0, 0, moek_quant_iq4_xs_s8_h0_on_cpu)
+#define MOEK_NAME_ moek_quant_iq4_xs_s8_h0_on_cpu
+#define MOEK_K_(x) moek_quant_iq4_xs_s8_h0_on_cpu_##x##_
+#include "quant_cpu_4_body.h"
+#undef MOEK_NAME_
+#undef MOEK_K_
+#endif
 #endif

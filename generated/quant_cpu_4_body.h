@@ -4,6 +4,18 @@
  * The body of these kernels, which define its short names (MOEK_NAME_, MOEK_K_) and include it; no header of its own:
  *   moek_quant_int4_s8_h0_on_cpu
  *   moek_quant_mxfp4_s8_h0_on_cpu
+ *   moek_quant_q8_0_s8_h0_on_cpu
+ *   moek_quant_q4_0_s8_h0_on_cpu
+ *   moek_quant_q4_1_s8_h0_on_cpu
+ *   moek_quant_q5_0_s8_h0_on_cpu
+ *   moek_quant_q5_1_s8_h0_on_cpu
+ *   moek_quant_q2_k_s8_h0_on_cpu
+ *   moek_quant_q3_k_s8_h0_on_cpu
+ *   moek_quant_q4_k_s8_h0_on_cpu
+ *   moek_quant_q5_k_s8_h0_on_cpu
+ *   moek_quant_q6_k_s8_h0_on_cpu
+ *   moek_quant_iq4_nl_s8_h0_on_cpu
+ *   moek_quant_iq4_xs_s8_h0_on_cpu
  */
 /* Columns j .. j + n - 1 of a source row as f32. */
 static MOEK_UNUSED void MOEK_K_(load)(const moek_quant_args *a, float *x, size_t source,

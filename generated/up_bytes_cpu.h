@@ -10,21 +10,21 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 0, moek_up_mxfp4_s8_h0_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_up_mxfp4_s8_h0_on_cpu_m48n16,
-                UP, MXFP4_S8, 0, cpu, CPU)
+                UP, MXFP4_S8, 0, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 0, moek_up_int4_s8_h0_b32_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b32_on_cpu_m48n16,
-                UP, INT4_S8, 32, cpu, CPU)
+                UP, INT4_S8, 32, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 0, moek_up_int4_s8_h0_b64_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b64_on_cpu_m48n16,
-                UP, INT4_S8, 64, cpu, CPU)
+                UP, INT4_S8, 64, cpu, CPU, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 0, moek_up_int4_s8_h0_b128_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b128_on_cpu_m48n16,
-                UP, INT4_S8, 128, cpu, CPU)
+                UP, INT4_S8, 128, cpu, CPU, NULL)
 #endif
 #endif

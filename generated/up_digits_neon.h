@@ -147,4 +147,64 @@ MOEK_DIGITS_ROW_(moek_up_iq4_nl_a16_h0_on_neon_m4,
 MOEK_DIGITS_ROW_(moek_up_iq4_xs_a16_h0_on_neon_m4,
                  UP, IQ4_XS_A16, 0, neon, NEON, &moek_blocks_iq4_xs_neon_)
 #endif
+
+#if MOEK_INSTANCE_(MOEK_Q8_0_S8, 0, 0, 12, moek_up_q8_0_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q8_0_s8_h0_on_neon_m4,
+                 UP, Q8_0_S8, 0, neon, NEON, &moek_blocks_q8_0_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_0_S8, 0, 0, 12, moek_up_q4_0_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q4_0_s8_h0_on_neon_m4,
+                 UP, Q4_0_S8, 0, neon, NEON, &moek_blocks_q4_0_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_1_S8, 0, 0, 12, moek_up_q4_1_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q4_1_s8_h0_on_neon_m4,
+                 UP, Q4_1_S8, 0, neon, NEON, &moek_blocks_q4_1_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_0_S8, 0, 0, 12, moek_up_q5_0_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q5_0_s8_h0_on_neon_m4,
+                 UP, Q5_0_S8, 0, neon, NEON, &moek_blocks_q5_0_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_1_S8, 0, 0, 12, moek_up_q5_1_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q5_1_s8_h0_on_neon_m4,
+                 UP, Q5_1_S8, 0, neon, NEON, &moek_blocks_q5_1_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q2_K_S8, 0, 0, 12, moek_up_q2_k_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q2_k_s8_h0_on_neon_m4,
+                 UP, Q2_K_S8, 0, neon, NEON, &moek_blocks_q2_k_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q3_K_S8, 0, 0, 12, moek_up_q3_k_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q3_k_s8_h0_on_neon_m4,
+                 UP, Q3_K_S8, 0, neon, NEON, &moek_blocks_q3_k_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_K_S8, 0, 0, 12, moek_up_q4_k_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q4_k_s8_h0_on_neon_m4,
+                 UP, Q4_K_S8, 0, neon, NEON, &moek_blocks_q4_k_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_K_S8, 0, 0, 12, moek_up_q5_k_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q5_k_s8_h0_on_neon_m4,
+                 UP, Q5_K_S8, 0, neon, NEON, &moek_blocks_q5_k_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q6_K_S8, 0, 0, 12, moek_up_q6_k_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_q6_k_s8_h0_on_neon_m4,
+                 UP, Q6_K_S8, 0, neon, NEON, &moek_blocks_q6_k_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_NL_S8, 0, 0, 12, moek_up_iq4_nl_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_iq4_nl_s8_h0_on_neon_m4,
+                 UP, IQ4_NL_S8, 0, neon, NEON, &moek_blocks_iq4_nl_s8_neon_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_XS_S8, 0, 0, 12, moek_up_iq4_xs_s8_h0_on_neon_m4)
+MOEK_DIGITS_ROW_(moek_up_iq4_xs_s8_h0_on_neon_m4,
+                 UP, IQ4_XS_S8, 0, neon, NEON, &moek_blocks_iq4_xs_s8_neon_)
+#endif
 #endif

@@ -49,7 +49,7 @@ const moek_format *moek_format_of_file(int file_type)
 static MOEK_UNUSED int moek_sums_bytes_(int quant)
 {
     const moek_format *const f = moek_format_of(quant);
-    return f->x == MOEK_ELEMENT_S8 && f->w != f->x;
+    return f->x == MOEK_ELEMENT_S8 && (f->w != f->x || f->only_blocks);
 }
 static int moek_quantizes_(int quant)                  /* x and h become something else than T */
 {

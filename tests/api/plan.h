@@ -539,11 +539,14 @@ static void test_backends(void)
 static void file_blocks_of(const moek_format *f)
 {
     const moek_format *const instead = moek_format_of_file(moek_block_of(f->file_type)->instead);
+    const moek_format *const of_file = moek_format_of_file(f->file_type);
     char text[4096], says[160];
     moek_config c = good();
     moek_weights w;
     moek_plan p;
-    CHECK(moek_format_of_file(f->file_type) == f && instead && instead->file_columns < f->file_columns, "%s", f->name);
+    CHECK(of_file && of_file->x_bits == 16 && moek_same_weights(of_file->number, f->number) &&
+          (of_file == f) == (f->x_bits == 16), "%s", f->name);
+    CHECK(instead && instead->file_columns < f->file_columns, "%s", f->name);
     snprintf(says, sizeof says, "of %s it must be a multiple of %d, the columns of a block.  Files hold rows of other "
              "lengths as other types, such as %s", f->name, f->file_columns, instead->name);
     REFUSED(of_quant(&c, f->number); c.inter += f->file_columns / 2, E_ARGUMENT, says);

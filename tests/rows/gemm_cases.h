@@ -466,16 +466,22 @@ static void gemm_block_extremes(void)
     gemm_case_t c;
     moek_gemm_args h;
     uint8_t *w;
-    void *a;
-    size_t i, size, blocks;
+    void *a, *a_scale;
+    size_t i, size, blocks, scales;
     if (!f->only_blocks) return;
     memset(&c, 0, sizeof c), memset(&h, 0, sizeof h);
     SAY("extreme blocks");
     c.experts = 1, c.topk = 1, c.kind = IDS_ONE, c.slots = k;
     h.dtype = MOEK_DTYPE_BF16, h.k = k, h.n = h.w_rows = n;
     gemm_rows(&c, &h);
-    h.a_rows = k, h.a = a = in((size_t)k * k * 2), memset(a, 0, (size_t)k * k * 2);
-    for (i = 0; i < (size_t)k; i++) ref_put(ref_t(h.dtype), a, i * k + i, 1);
+    size = (size_t)k * moek_element_bytes(f->x, (size_t)k);
+    scales = moek_scale_count(&f->x_scale, (size_t)k, (size_t)k);
+    h.a_rows = k, h.a = a = in(size), memset(a, 0, size);
+    for (i = 0; i < (size_t)k; i++) ref_put(ref_element(f->x, h.dtype), a, i * k + i, 1);
+    if (scales) {
+        h.a_scale = (const float *)(a_scale = in(scales * 4));
+        fill_scales(a_scale, scales, ref_scale_type(f->x_scale.type, h.dtype), 1, 1);
+    }
     h.w.codes = w = (uint8_t *)in((size_t)n * moek_weight_bytes(f, 0, (size_t)k));
     block_fill(f, w, (size_t)n, (size_t)k, 1, rng_u32());
     blocks = (size_t)n * moek_weight_bytes(f, 0, (size_t)k) / (size_t)b->bytes;

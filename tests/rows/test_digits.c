@@ -10,6 +10,8 @@
 #define MOEK_ARCH 0
 #endif
 #include "moek.h"
+#include "moek/kernel/bytes_avx512.h"
+#include "moek/kernel/bytes_neon.h"
 #include "moek/kernel/panel_avx512.h"
 #include "moek/kernel/tile_avx512.h"
 #include "moek/kernel/tile_neon.h"
@@ -51,12 +53,15 @@ static void fill(const sum_case *c, const moek_format *f)
     const moek_format *const given = given_to(c);
     const ref_number *const of_x = ref_element(f->x, c->dtype), *const of_w = ref_element(f->w, c->dtype);
     const ref_number *const type = ref_scale_type(f->w_scale.type, c->dtype);
+    const int tiny = given->only_blocks && f->x_bits < 16 && c->kind == SUBNORMAL;     /* scales, then, not codes */
     int i;
-    for (i = 0; i < ROWS * c->k; i++) ref_put(of_x, x, (size_t)i, number_of(c, i) * (f->x_bits < 16 ? 30 : 1));
+    for (i = 0; i < ROWS * c->k; i++)
+        ref_put(of_x, x, (size_t)i, tiny ? 30 * rng_normal() : number_of(c, i) * (f->x_bits < 16 ? 30 : 1));
+    for (i = 0; i < ROWS * 256; i++) x_scale[i] = 0.5f + rng_uniform();
+    for (i = 0; i < ROWS * 256 && tiny; i++) x_scale[i] *= (float)ldexp(1, -110);
     if (given->only_blocks) { block_fill(given, w, N, (size_t)c->k, 1, rng_u32()); return; }
     for (i = 0; i < N * c->k; i++) ref_put_code(of_w, w, (size_t)i, (unsigned)rng_below(1 << of_w->width));
     for (i = 0; i < N * 256; i++) ref_put(type, w_scale, (size_t)i, 0.01 * (0.5 + rng_uniform()));
-    for (i = 0; i < ROWS * 256; i++) x_scale[i] = 0.5f + rng_uniform();
     for (i = 0; f->x_scale.columns && i < ROWS * (c->offset / f->x_scale.columns); i++) {      /* before all of k */
         const int groups = (c->offset + c->k + f->x_scale.columns - 1) / f->x_scale.columns;
         x_scale[i % ROWS * groups + i / ROWS] = NAN;
@@ -74,14 +79,15 @@ static void reference_blocks(const sum_case *c, const moek_digits_ *d)
             for (wanted[j][r] = bound[j][r] = 0, k = 0; k < c->k; k += 32) {
                 const uint8_t *const at = w + (size_t)j * (size_t)(c->k / f->file_columns * f->file_bytes) +
                                           k / f->file_columns * f->file_bytes;
+                const double by = f->x_scale.columns ? x_scale[r * ((c->k + 31) / 32) + k / 32] : 1;
                 double top = 0;
                 for (i = k; i < k + 32; i++)
                     top = fmax(top, fabs(ref_get(of_x, x, (size_t)(r * c->k + i))));
                 for (i = k; i < k + 32; i++) {
                     const double v = block_weight(f, d->block, at, i % f->file_columns);
                     const double min = d->block->sign ? block_factor(&d->block->min, at, i % f->file_columns) : 0;
-                    wanted[j][r] += v * ref_get(of_x, x, (size_t)(r * c->k + i));
-                    bound[j][r] += (fabs(v - d->block->sign * min) + fabs(min)) * top *
+                    wanted[j][r] += v * by * ref_get(of_x, x, (size_t)(r * c->k + i));
+                    bound[j][r] += (fabs(v - d->block->sign * min) + fabs(min)) * by * top *
                                    (ldexp(1, -22) + (c->k / 32.0 + 3) * ldexp(1, -24));
                 }
             }
@@ -146,18 +152,19 @@ static uint32_t two_digits(moek_x_chunk_ *to, const float *from, int element, in
 }
 /* What sets have for blocks, in the order of sets. */
 #if MOEK_HAVE_X86_
-#define SETS_(name) &moek_blocks_##name##_avx2_, &moek_blocks_##name##_avx512_
+#define SETS_(name) &moek_blocks_##name##avx2_, &moek_blocks_##name##avx512_
 #elif MOEK_HAVE_NEON_
-#define SETS_(name) &moek_blocks_##name##_neon_
+#define SETS_(name) &moek_blocks_##name##neon_
 #else
 #define SETS_(name) NULL
 #endif
 #define PLAIN_(name, type, part) \
     static const moek_block_set_ plain_##name = { moek_unpack_##name##_plain_, NULL, 0, 0, 0 };
 MOEK_EACH_BLOCK_(PLAIN_)
-#define OF_SETS_(name, type, part) { type, { &plain_##name, SETS_(name) } },
-static const struct { int type; const moek_block_set_ *by[3]; } block_sets[] = {
-    MOEK_EACH_BLOCK_(OF_SETS_) { 0, { NULL } }
+#define OF_SETS_(name, type, part) { type, 0, { &plain_##name, SETS_(name##_) } },
+#define OF_SETS_OF_S8_(name, type, part) { type, MOEK_ELEMENT_S8, { &plain_##name, SETS_(name##_s8_) } },
+static const struct { int type, x; const moek_block_set_ *by[3]; } block_sets[] = {
+    MOEK_EACH_BLOCK_(OF_SETS_) MOEK_EACH_BLOCK_OF_S8_(OF_SETS_OF_S8_) { 0, 0, { NULL } }
 };
 static const struct { const moek_set_ *set; const moek_panel_set_ *panel; int arch; const char *name; } sets[] = {
     { &moek_set_cpu_, &moek_panel_set_cpu_, MOEK_ARCH_CPU, "plain C" },
@@ -170,8 +177,9 @@ static const struct { const moek_set_ *set; const moek_panel_set_ *panel; int ar
 };
 static void blocks_by(moek_digits_ *d, int set)
 {
+    const int of_x = d->f.x == MOEK_ELEMENT_S8 ? MOEK_ELEMENT_S8 : 0;
     int i = 0;
-    while (d->block && block_sets[i].type != d->block->type) i++;
+    while (d->block && (block_sets[i].type != d->block->type || block_sets[i].x != of_x)) i++;
     d->blocks = d->block ? block_sets[i].by[set] : NULL;
     d->unpack = d->blocks ? d->blocks->unpack : NULL;
     CHECK(!d->block || !set || d->blocks->dots, "type %d: no loop of %s", block_sets[i].type, sets[set].name);
@@ -203,6 +211,39 @@ static void panels(const sum_case *c, const void *args)
             CHECK(!other && !wrong, "%s:%d T %d kind %d k %d offset %d: panels by %s, %d rows: %d sums have other "
                   "bits, %d are wrong", p.d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, sets[set].name, rows,
                   other, wrong);
+        }
+    }
+}
+/* Products of bytes of the same, where the set has a way for blocks (moek/kernel/bytes.h), after reference(). */
+static void bytes_of_blocks(const sum_case *c, const void *args)
+{
+    static float plain[MOEK_BYTES_ROWS * MOEK_STRIP], made[MOEK_BYTES_ROWS * MOEK_STRIP];
+    static const struct { const moek_byte_set_ *set; int of; } ways[] = {
+        { &moek_byte_set_cpu_, 0 },
+#if MOEK_HAVE_X86_
+        { &moek_byte_set_avx2_, 1 }, { &moek_byte_set_avx512_, 2 }
+#elif MOEK_HAVE_NEON_
+        { &moek_byte_set_neon_, 1 }
+#endif
+    };
+    moek_gemm_args found;
+    int i, rows, j, r;
+    for (i = 0; i < (int)(sizeof ways / sizeof *ways); i++) {
+        moek_bytes_ t = moek_bytes_of_(args, &found, ways[i].set, MOEK_OP_DOWN, c->quant, c->block);
+        if (!t.t.p.d.block || t.t.p.d.f.x != MOEK_ELEMENT_S8) return;
+        if (moek_lacks_(sets[ways[i].of].arch)) continue;
+        blocks_by(&t.t.p.d, ways[i].of);
+        for (rows = 1; rows <= ROWS; rows++) {
+            int other = 0, wrong = 0;
+            moek_bytes_sums_(&t, 0, 0, rows, 0, N, i ? made : plain);
+            for (r = 0; r < rows; r++)
+                for (j = 0; j < N; j++) {
+                    const int at = r * MOEK_STRIP + j;
+                    other += i && memcmp(&made[at], &plain[at], sizeof *made) != 0;
+                    wrong += !(fabs(plain[at] - wanted[j][r]) <= bound[j][r]);
+                }
+            CHECK(!other && !wrong, "%s T %d kind %d k %d: bytes by %s, %d rows: %d sums have other bits, %d are wrong",
+                  t.t.p.d.f.name, c->dtype, c->kind, c->k, sets[ways[i].of].name, rows, other, wrong);
         }
     }
 }
@@ -246,6 +287,7 @@ static void sums(const sum_case *c)
                       d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros, sets[i].name, rows, other);
             }
     panels(c, &args);
+    bytes_of_blocks(c, &args);
     less.encode = two_digits;
     d.set = &less;
     blocks_by(&d, 0);
@@ -383,7 +425,7 @@ int main(int argc, char **argv)
     for (; f < end; f++) {                             /* those that the rows serve, but for s8 times s8 */
         const int codes = f->w == MOEK_ELEMENT_U4B8 || f->w == MOEK_ELEMENT_E2M1 || f->w == MOEK_ELEMENT_S8;
         if (!codes && !f->only_blocks) continue;
-        if (f->x_bits < 8 || (f->x == MOEK_ELEMENT_S8 && f->w == f->x)) continue;
+        if (f->x_bits < 8 || (f->x == MOEK_ELEMENT_S8 && f->w == f->x && !f->only_blocks)) continue;
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++) format_with_columns(f, f->blocks ? f->block[j] : 0);
         if (format_in_blocks(f) != f) format_with_columns(format_in_blocks(f), 0);
     }

@@ -146,7 +146,13 @@ MOEK_AVX2_INLINE __m256 moek_block_add_avx2_(__m256 lanes, __m256i codes, const 
         ? _mm256_permutevar_ps(_mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)(by->of + 2 * part))),
                                spread) : _mm256_broadcast_ss(by->of + part);
     __m256 f;
-    if (kind & MOEK_BLOCK_WIDE) {
+    if (kind & MOEK_BLOCK_BYTES) {
+        __m256i d = kind & MOEK_BLOCK_WIDE ? moek_block_words_avx2_(codes, x->digit[0] + 32 * h)
+                                           : moek_block_bytes_avx2_(codes, x->digit[0] + 32 * h, 1);
+        if (kind & MOEK_BLOCK_OFFSET)
+            d = _mm256_add_epi32(d, _mm256_loadu_si256((const __m256i *)(const void *)(x->less[0] + 8 * h)));
+        f = _mm256_cvtepi32_ps(d);
+    } else if (kind & MOEK_BLOCK_WIDE) {
         const __m256i q = moek_block_words_avx2_(codes, x->digit[0] + 32 * h);
         f = _mm256_fmadd_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(256),
                             _mm256_cvtepi32_ps(moek_block_words_avx2_(codes, x->digit[1] + 32 * h)));

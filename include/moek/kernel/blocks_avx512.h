@@ -105,6 +105,11 @@ MOEK_AVX512_INLINE __m512 moek_block_add_avx512_(__m512 lanes, __m512i codes, co
     __m512i d;
     __m512 f;
     (void)h;
+    if (kind & MOEK_BLOCK_BYTES) {
+        d = kind & MOEK_BLOCK_OFFSET ? _mm512_loadu_si512(x->less[0]) : _mm512_setzero_si512();
+        d = _mm512_dpbusd_epi32(d, codes, _mm512_loadu_si512(x->digit[0]));
+        return _mm512_fmadd_ps(_mm512_cvtepi32_ps(d), _mm512_permutexvar_ps(at, by->of), lanes);
+    }
     d = kind & MOEK_BLOCK_WIDE ? _mm512_loadu_si512(x->less[0]) : _mm512_setzero_si512();
     d = _mm512_dpbusd_epi32(d, codes, _mm512_loadu_si512(x->digit[1]));
     d = _mm512_dpbusd_epi32(_mm512_slli_epi32(d, 8), codes, _mm512_loadu_si512(x->digit[0]));

@@ -154,8 +154,11 @@ MOEK_NEON_INLINE float32x4_t moek_block_four_neon_(float32x4_t lanes, int8x16_t 
                                                    float by, float unit, const int kind)
 {
     const int32x4_t none = vdupq_n_s32(0);
-    int32x4_t d = vdotq_s32(none, codes, vld1q_s8(x->digit[1] + at));
+    int32x4_t d;
     float32x4_t f;
+    if (kind & MOEK_BLOCK_BYTES)
+        return vfmaq_n_f32(lanes, vcvtq_f32_s32(vdotq_s32(none, codes, vld1q_s8(x->digit[0] + at))), by);
+    d = vdotq_s32(none, codes, vld1q_s8(x->digit[1] + at));
     d = vdotq_s32(vshlq_n_s32(d, 8), codes, vld1q_s8(x->digit[0] + at));
     if (kind & MOEK_BLOCK_WIDE)
         f = vfmaq_f32(vcvtq_f32_s32(vdotq_s32(none, codes, vld1q_s8(x->digit[2] + at))), vcvtq_f32_s32(d),

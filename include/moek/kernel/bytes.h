@@ -24,6 +24,9 @@ typedef struct moek_bytes_x_ {
     int8_t code[MOEK_BYTES_ROOM];                      /* [block][row][32]; for a set with `words`, of s8, 32 words */
     int32_t start[MOEK_BYTES_SUMS];                    /* [block][row]: what codes without a sign are too large by */
     float s[MOEK_BYTES_SUMS];                          /* the scale of x, times the unit of codes */
+    float low[2][MOEK_BYTES_SUMS];                     /* of blocks with minimums: s times the sum of x; with scales of
+                                                          16 columns, of both halves of 32 */
+    int32_t half[MOEK_BYTES_SUMS];                     /* there start is for the second half, and this for the first */
 } moek_bytes_x_;
 /* How 32 columns of x lie: as they come; as codes of 4 bits do that come, even ones first; as words, of four columns
  * the first and the third, then the others; for tiles, 64 columns of a row. */
@@ -68,6 +71,21 @@ MOEK_CPU_FN void moek_bytes_codes_plain_(int to[32][MOEK_PANEL], const moek_tile
             if (w->zero) to[i][l] += MOEK_BYTES_ZERO - moek_tile_zero_(w, 2 * b, l);
         }
 }
+/* Block i of w, with scales of 16 columns, and one of a row of x. */
+MOEK_CPU_FN void moek_bytes_halves_plain_(float *to, int codes[32][MOEK_PANEL], const moek_tile_w_ *w,
+                                          const moek_bytes_x_ *x, int i, int at)
+{
+    int h, l, j;
+    for (h = 0; h < 2; h++)
+        for (l = 0; l < MOEK_PANEL; l++) {
+            int32_t whole = h ? x->start[at] : x->half[at];
+            for (j = 16 * h; j < 16 * h + 16; j++) whole += codes[j][l] * x->code[32 * at + j];
+            to[l] = moek_fma_((float)whole * x->s[at], moek_tile_scale_(w, 2 * i + h, l), to[l]);
+        }
+    for (h = 0; h < 2 && w->min; h++)
+        for (l = 0; l < MOEK_PANEL; l++)
+            to[l] = moek_fma_(w->min[MOEK_PANEL * (2 * i + h) + l], x->low[h][at], to[l]);
+}
 MOEK_CPU_FN void moek_bytes_panel_plain_(float *sum, const moek_tile_w_ *w, const moek_bytes_x_ *x, int b, int rows)
 {
     int codes[32][MOEK_PANEL], i, j, r, l;
@@ -75,7 +93,9 @@ MOEK_CPU_FN void moek_bytes_panel_plain_(float *sum, const moek_tile_w_ *w, cons
         float scale[MOEK_PANEL];
         moek_bytes_codes_plain_(codes, w, i);
         for (l = 0; l < MOEK_PANEL; l++) scale[l] = moek_tile_scale_(w, 2 * i, l);
-        for (r = 0; r < rows; r++) {
+        for (r = 0; r < rows && w->log == 4; r++)
+            moek_bytes_halves_plain_(sum + r * MOEK_STRIP, codes, w, x, i, (b + i) * rows + r);
+        for (r = 0; r < rows && w->log != 4; r++) {
             const int at = (b + i) * rows + r;
             const int8_t *const in = x->code + 32 * at;
             float *const to = sum + r * MOEK_STRIP;
@@ -85,6 +105,8 @@ MOEK_CPU_FN void moek_bytes_panel_plain_(float *sum, const moek_tile_w_ *w, cons
             for (j = 0; j < 32; j++) for (l = 0; l < MOEK_PANEL; l++) whole[l] += codes[j][l] * in[j];
             if (w->exact) memcpy(to, whole, sizeof whole);
             else for (l = 0; l < MOEK_PANEL; l++) to[l] = moek_fma_((float)whole[l] * x->s[at], scale[l], to[l]);
+            for (l = 0; l < MOEK_PANEL && w->min; l++)
+                to[l] = moek_fma_(w->min[MOEK_PANEL * i + l], x->low[0][at], to[l]);
         }
     }
 }
@@ -110,7 +132,8 @@ typedef struct moek_bytes_ {
 /* Columns of a panel that came as rows. */
 typedef struct moek_bytes_rows_ {
     uint32_t words[MOEK_BYTES_TURN / 4 * MOEK_PANEL];
-    char scale[MOEK_BYTES_TURN / 32 * MOEK_PANEL * 4];
+    char scale[MOEK_PANEL_GROUPS * MOEK_PANEL * 4];
+    float min[MOEK_PANEL_GROUPS * MOEK_PANEL];
     uint8_t zero[MOEK_BYTES_TURN / 32 * 8];
 } moek_bytes_rows_;
 
@@ -130,6 +153,14 @@ MOEK_CPU_FN int8_t *moek_bytes_at_(const moek_bytes_ *t, moek_bytes_x_ *to, int 
     if (moek_bytes_pairs_(t, laid)) return to->code + 64 * (b / 2 * laid + r) + 32 * (b % 2);
     return to->code + 32 * t->column * (b * laid + r);
 }
+/* Of 16 columns of x. */
+MOEK_CPU_FN int32_t moek_bytes_sum_(const int8_t *x)
+{
+    int32_t sum = 0;
+    int i;
+    for (i = 0; i < 16; i++) sum += x[i];
+    return sum;
+}
 /* Columns k to k + n - 1 of rows of x as blocks; outside of x they are zeros. */
 static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to, int p0, int rows, int k, int n)
 {
@@ -140,7 +171,9 @@ static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to
     const size_t row_bytes = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k;
     const size_t groups = ((size_t)d->all + 31) / 32, step = 32 * (size_t)t->column * (size_t)laid;
     const float unit = d->f.w == MOEK_ELEMENT_E2M1 ? 0.5f : 1.0f;
-    int r, b, count;
+    const int fine = d->block && d->f.w_scale.columns == 16, sums = d->block && (d->block->sign || fine);
+    const int offset = sums && !t->t.offset ? 1 : t->t.offset;
+    int r, b, i, count;
     for (r = 0; r < rows; r++) {
         const size_t from = moek_digits_from_(a, p0 + r);
         const int8_t *const row = (const int8_t *)a->a + from * row_bytes;
@@ -157,9 +190,18 @@ static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to
                 in = part;
             }
             t->set->place(moek_bytes_at_(t, to, b, r, laid), step, to->start + b * laid + r, laid, in, count,
-                          t->t.offset, order);
+                          offset, order);
+            for (i = 0; i < count && fine; i++) to->half[(b + i) * laid + r] = moek_bytes_sum_(in + 32 * i);
         }
         for (b = 0; b < blocks && !t->t.exact; b++) to->s[b * laid + r] = scale[b] * unit;
+        for (b = 0; b < blocks && sums; b++) {         /* start is -offset times the sum, exactly */
+            const int at = b * laid + r;
+            const int32_t all = to->start[at] / -offset, first = fine ? to->half[at] : all;
+            to->low[0][at] = (float)first * scale[b];
+            to->low[1][at] = (float)(all - first) * scale[b];
+            to->half[at] = -t->t.offset * first;
+            to->start[at] = -t->t.offset * (fine ? all - first : all);
+        }
         for (b = blocks; b < all; b++) memset(moek_bytes_at_(t, to, b, r, laid), 0, 32);
     }
     for (r = rows; r < laid; r++)
@@ -207,6 +249,30 @@ static MOEK_UNUSED void moek_bytes_turn_(const moek_bytes_ *t, moek_tile_w_ *w, 
         }
     if (at->zero) w->zero = to->zero;
 }
+/* The same of w in blocks of GGUF files. */
+static MOEK_UNUSED void moek_bytes_blocks_(const moek_bytes_ *t, float *sum, int e, int j, int columns, int k, int n,
+                                           const moek_bytes_x_ *x, int rows)
+{
+    const moek_digits_ *const d = &t->t.p.d;
+    const int halves = d->halves, panels = halves == 2 || columns > MOEK_PANEL ? 2 : 1;
+    moek_bytes_rows_ to[2];
+    moek_tile_w_ w[2];
+    int i, p;
+    memset(w, 0, sizeof w);
+    for (i = 0; i < n; i += MOEK_BYTES_TURN) {
+        const int turn = n - i < MOEK_BYTES_TURN ? n - i : (int)MOEK_BYTES_TURN;
+        for (p = 0; p < panels; p++) {
+            const int first = halves == 2 ? 0 : MOEK_PANEL * p, there = columns - first;
+            moek_panel_words_(&t->t.p, to[p].words, (float *)(void *)to[p].scale, to[p].min, e, j + first,
+                              halves == 2 ? p : 0, there < MOEK_PANEL ? there : MOEK_PANEL, k + i, turn);
+            w[p].codes = (const uint8_t *)to[p].words; w[p].scale = to[p].scale;
+            w[p].min = d->block->sign ? to[p].min : NULL;
+            w[p].element = d->f.w; w[p].scale_type = MOEK_SCALE_TYPE_F32; w[p].scale_bytes = 4;
+            w[p].log = d->f.w_scale.columns == 16 ? 4 : 5; w[p].blocks = turn / 32;
+        }
+        t->set->run(sum, w, panels, x, i / 32, rows);
+    }
+}
 /* sum += columns k to k + n - 1 of two panels: of gate and up, or of 16 columns of out and the next ones. */
 static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int e, int j, int columns, int k, int n,
                                            const moek_bytes_x_ *x, int rows)
@@ -224,7 +290,8 @@ static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int
         w[p].first = k;
         w[p].blocks = n / 32;
     }
-    if (t->t.p.in_panels) t->set->run(sum, w, panels, x, 0, rows);
+    if (d->block) moek_bytes_blocks_(t, sum, e, j, columns, k, n, x, rows);
+    else if (t->t.p.in_panels) t->set->run(sum, w, panels, x, 0, rows);
     else for (i = 0; i < n; i += MOEK_BYTES_TURN) {
         for (p = 0; p < panels; p++) {
             const int there = halves == 2 ? columns : columns - MOEK_PANEL * p;
@@ -286,7 +353,7 @@ static MOEK_UNUSED void moek_bytes_task_(const void *data, long long task)
 }
 /* A launcher's work.  (Sums of s8 beyond 32 bits are made as panels make them.) */
 static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream stream, const moek_byte_set_ *set,
-                                                  int op, int quant, int columns)
+                                                  int op, int quant, int columns, moek_unpack_ *unpack)
 {
     moek_gemm_args found;
     moek_bytes_ t = moek_bytes_of_(args, &found, set, op, quant, columns);
@@ -294,14 +361,16 @@ static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream 
     if (t.t.exact && t.t.p.d.all > MOEK_PANEL_EXACT)
         return moek_panel_launch_(args, stream, set->panel, op, quant, columns, NULL);
     t.t.p.d.columns = moek_gemm_columns_(t.t.p.d.a, stream, strip, strip / 4);
+    t.t.p.d.unpack = unpack;
     moek_parallel_for_(stream, moek_gemm_tasks_(t.t.p.d.a, t.t.p.d.columns), moek_bytes_task_, &t);
     return MOEK_OK;
 }
-/* A row of the table, as MOEK_DIGITS_ROW_. */
-#define MOEK_BYTES_ROW_(row, OP, quant, columns, set, SET) \
+/* A row of the table, as MOEK_PANEL_ROW_. */
+#define MOEK_BYTES_ROW_(row, OP, quant, columns, set, SET, unpack) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
-        return moek_bytes_launch_(args, stream, &moek_byte_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns); \
+        return moek_bytes_launch_(args, stream, &moek_byte_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, \
+                                  unpack); \
     }
 #endif

@@ -81,6 +81,13 @@ MOEK_AVX2_INLINE void moek_tile_byte_dots_avx2_(__m256i to[2], __m256i start, co
     moek_tile_dots_avx2_(two, codes, x, 2, element);
     to[0] = _mm256_add_epi32(start, moek_tile_whole_avx2_(two, NULL, 2, zeros ? MOEK_ELEMENT_E2M1 : element));
 }
+/* (Words: `codes1` has the second 16 columns.) */
+MOEK_AVX2_INLINE void moek_tile_byte_half_avx2_(__m256i to[2], __m256i start, const __m256i codes[8],
+                                                const __m256i codes1[8], const int panels, const int8_t *x,
+                                                const int half)
+{
+    moek_tile_byte_dots_avx2_(to, start, half ? codes1 : codes, codes1, panels, x + 32 * half, MOEK_ELEMENT_S8, 0);
+}
 #define MOEK_VF __m256
 #define MOEK_VI __m256i
 #define MOEK_V_LANES 8

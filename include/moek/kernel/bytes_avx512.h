@@ -36,6 +36,18 @@ MOEK_AVX512_INLINE void moek_tile_byte_dots_avx512_(__m512i to[2], __m512i start
     to[0] = _mm512_add_epi32(a, b);
     if (panels > 1) to[1] = _mm512_add_epi32(c, d);
 }
+MOEK_AVX512_INLINE void moek_tile_byte_half_avx512_(__m512i to[2], __m512i start, const __m512i codes[8],
+                                                    const __m512i codes1[8], const int panels, const int8_t *x,
+                                                    const int half)
+{
+    int i;
+    to[0] = to[1] = start;
+    for (i = 4 * half; i < 4 * half + 4; i++) {
+        const __m512i four = moek_four_avx512_(x + 4 * i);
+        to[0] = _mm512_dpbusd_epi32(to[0], codes[i], four);
+        if (panels > 1) to[1] = _mm512_dpbusd_epi32(to[1], codes1[i], four);
+    }
+}
 #define MOEK_VF __m512
 #define MOEK_VI __m512i
 #define MOEK_V_LANES 16

@@ -37,6 +37,13 @@ MOEK_NEON_INLINE void moek_tile_byte_dots_neon_(int32x4_t to[2], int32x4_t start
     (void)codes1; (void)panels; (void)element; (void)zeros;            /* (a panel is four vectors) */
     to[0] = vaddq_s32(moek_products_neon_(start, codes, x), moek_products_neon_(vdupq_n_s32(0), codes + 4, x + 16));
 }
+MOEK_NEON_INLINE void moek_tile_byte_half_neon_(int32x4_t to[2], int32x4_t start, const int32x4_t codes[8],
+                                                const int32x4_t codes1[8], const int panels, const int8_t *x,
+                                                const int half)
+{
+    (void)codes1; (void)panels;
+    to[0] = moek_products_neon_(start, codes + 4 * half, x + 16 * half);
+}
 #define MOEK_VF float32x4_t
 #define MOEK_VI int32x4_t
 #define MOEK_V_LANES 4

@@ -11,7 +11,8 @@
  * of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied in floats.
  *
  * Rows of blocks of GGUF files: codes go from the planes of a block to registers (blocks_body.h), t counts throughout,
- * and scales of groups come times s.  Minimums multiply sums of x.                                                   */
+ * and scales of groups come times s.  Minimums multiply sums of x.  Where x is s8 with scales of 32 columns, the code
+ * is the one digit, and s the scale.                                                                                 */
 #include "cpu.h"
 #include "isa.h"
 #include "../../../generated/moek_blocks.h"
@@ -56,7 +57,7 @@ typedef struct moek_block_set_ {
     moek_unpack_ *unpack;
     void (*dots)(const struct moek_w_run_ *w, const moek_x_run_ *const *x, int rows);
     /* Codes are so much more than what they mean; x is words; 1: less[] is where sums of q and of t begin, and not what
-     * is taken off the sum of 256 q + t. */
+     * is taken off the sum of 256 q + t.  (x in s8: less[0] is where sums begin, and `starts` is 0.) */
     int offset, words, starts;
 } moek_block_set_;
 /* Runs of rows of w, and the sums to which theirs are added: of each row of w one for each row of x. */
@@ -73,7 +74,7 @@ typedef struct moek_w_run_ {
     double (*sum)[MOEK_X_RUNS];
     moek_unpack_ *unpack;                              /* codes are blocks that this unpacks; NULL: they are not */
     int run_bytes, sign;                               /* of a run, of codes; 0: no minimums */
-    int far;                                           /* MOEK_BLOCK_FAR */
+    int far, bytes;                                    /* MOEK_BLOCK_FAR, MOEK_BLOCK_BYTES */
 } moek_w_run_;
 /* One run of one row. */
 typedef struct moek_w_one_ { const uint8_t *codes, *zero; const char *scale; int chunks, scales, others; } moek_w_one_;
@@ -247,11 +248,12 @@ MOEK_CPU_FN void moek_block_plain_(float *lanes, float *low, const moek_w_run_ *
         for (l = 0; l < MOEK_LANES; l++) {
             const moek_x_chunk_ *const in = &x->chunk[c];
             const uint8_t *const codes = one->codes + MOEK_CHUNK * c + 4 * l;
-            const int32_t q = 256 * moek_lane_(w->element, codes, in->digit[1] + 4 * l) +
-                              moek_lane_(w->element, codes, in->digit[0] + 4 * l);
-            const float t = (float)moek_lane_(w->element, codes, in->digit[2] + 4 * l);
-            const float f = moek_fma_((float)q, 256.0f, t);
-            float unit;
+            const int32_t low = moek_lane_(w->element, codes, in->digit[0] + 4 * l);
+            float f = (float)low, unit;
+            if (!w->bytes) {
+                const int32_t q = 256 * moek_lane_(w->element, codes, in->digit[1] + 4 * l) + low;
+                f = moek_fma_((float)q, 256.0f, (float)moek_lane_(w->element, codes, in->digit[2] + 4 * l));
+            }
             g = (MOEK_LANES * c + l) * 4 / w->columns;
             unit = x->group[moek_group_at_(g, w->columns)];
             lanes[l] = w->far ? moek_fma_(f * unit, scale[g], lanes[l]) : moek_fma_(f, scale[g] * unit, lanes[l]);
@@ -329,7 +331,8 @@ enum { MOEK_DOTS_ZERO = 1, MOEK_DOTS_SCALED = 2, MOEK_DOTS_DENSE = 4 };
 enum {
     MOEK_BLOCK_FINE = 1, MOEK_BLOCK_OFFSET = 2, MOEK_BLOCK_WIDE = 4, MOEK_BLOCK_SHORT = 8,
     MOEK_BLOCK_MIN = 16, MOEK_BLOCK_LESS = 32,         /* minimums are added, or taken off */
-    MOEK_BLOCK_FAR = 64                                /* scales of any power: x has its unit before they come */
+    MOEK_BLOCK_FAR = 64,                               /* scales of any power: x has its unit before they come */
+    MOEK_BLOCK_BYTES = 128                             /* x is s8: one digit, whose sums begin at less[0] */
 };
 /* Scales of a chunk. */
 MOEK_CPU_FN int moek_chunk_scales_(const moek_w_run_ *w, int element)
@@ -362,7 +365,7 @@ MOEK_CPU_FN int moek_digits_scale_bits_(const moek_format *f)
 /* Are sums of products of s8 and s8, whole rows of which are exact? */
 MOEK_CPU_FN int moek_digits_exact_(const moek_digits_ *d)
 {
-    return d->f.x == MOEK_ELEMENT_S8 && d->f.w == MOEK_ELEMENT_S8;
+    return d->f.x == MOEK_ELEMENT_S8 && d->f.w == MOEK_ELEMENT_S8 && !d->block;
 }
 /* Columns k to k + n - 1 of a row of x as f32, k from the first group's begin; 0 where a has none. */
 MOEK_CPU_FN void moek_digits_x_(const moek_digits_ *d, float *to, const char *row, int k, int n)
@@ -405,6 +408,46 @@ static MOEK_UNUSED void moek_digits_groups_(const moek_digits_ *d, moek_x_run_ *
         }
     }
 }
+/* Run number `run` of row `from` of x in s8, for blocks: codes, where sums of lanes begin, scales, sums of groups. */
+static MOEK_UNUSED void moek_digits_block_bytes_(const moek_digits_ *d, moek_x_run_ *to, size_t from, int run)
+{
+    const moek_gemm_args *const a = d->a;
+    const int8_t *const row = (const int8_t *)a->a + from * (size_t)(a->a_row_bytes ? a->a_row_bytes : a->k);
+    const float *const scale = (const float *)a->a_scale + from * (size_t)((d->all + 31) / 32);
+    const int columns = d->f.w_scale.columns, lanes = columns / 4, words = d->blocks && d->blocks->words;
+    const int offset = d->blocks ? d->blocks->offset : 0, first = run * MOEK_RUN * MOEK_CHUNK;
+    const int all = d->all - first < MOEK_RUN * MOEK_CHUNK ? d->all - first : MOEK_RUN * MOEK_CHUNK;
+    const int small = moek_top_(0, scale + first / 32, (all + 31) / 32) < 72u << 23;       /* 2^-55 */
+    int c, l, i;
+    to->thirds = 0; to->dense = 1;
+    to->back = small ? 5.421010862427522e-20f : 1.0f;  /* 2^-64 */
+    memset(to->group, 0, sizeof to->group);
+    for (c = 0; c * MOEK_CHUNK < all; c++) {
+        moek_x_chunk_ *const chunk = &to->chunk[c];
+        int32_t sum[MOEK_LANES];
+        int8_t tail[MOEK_CHUNK];
+        const int8_t *const in = (const int8_t *)moek_padded_(tail, sizeof tail, row + first + c * MOEK_CHUNK,
+                                                              (size_t)(all - c * MOEK_CHUNK));
+        for (l = 0; l < MOEK_LANES; l++) sum[l] = in[4 * l] + in[4 * l + 1] + in[4 * l + 2] + in[4 * l + 3];
+        for (l = 0; l < MOEK_LANES; l++) chunk->less[0][l] = -offset * sum[l];
+        if (words) {
+            int16_t word[MOEK_CHUNK];
+            for (i = 0; i < MOEK_CHUNK; i++) word[i / 2 + i % 2 * (MOEK_CHUNK / 2)] = in[i];
+            memcpy(chunk->digit[0], word, sizeof word);
+        } else {
+            memcpy(chunk->digit[0], in, MOEK_CHUNK);
+        }
+        for (l = 0; l < MOEK_LANES && c * MOEK_CHUNK + 4 * l < all; l += lanes) {
+            const int k = c * MOEK_CHUNK + 4 * l;
+            float *const group = to->group + moek_group_at_(k / columns, columns);
+            int32_t of = 0;
+            for (i = l; i < l + lanes; i++) of += sum[i];
+            group[0] = scale[(first + k) / 32] * (small ? 18446744073709551616.0f : 1.0f);
+            group[256 / columns] = (float)of * group[0];
+        }
+    }
+    for (; c % 4; c++) memset(&to->chunk[c], 0, sizeof to->chunk[c]);  /* sets take 256 columns */
+}
 /* Run number `run` of row `from` of x, for blocks.  Returns the bits of the largest |x|. */
 static MOEK_UNUSED uint32_t moek_digits_block_run_(const moek_digits_ *d, moek_x_run_ *to, size_t from, int run)
 {
@@ -412,6 +455,10 @@ static MOEK_UNUSED uint32_t moek_digits_block_run_(const moek_digits_ *d, moek_x
     const char *const row = (const char *)a->a + from * (a->a_row_bytes ? (size_t)a->a_row_bytes : 2 * (size_t)a->k);
     uint32_t top = 0;
     int c;
+    if (d->f.x == MOEK_ELEMENT_S8) {                   /* (a scale that is NaN or Inf has its way in f32) */
+        moek_digits_block_bytes_(d, to, from, run);
+        return 0;
+    }
     to->thirds = 0; to->dense = 1;
     for (c = 0; c < MOEK_RUN && run * MOEK_RUN + c < d->chunks; c++) {
         float x[MOEK_CHUNK];
@@ -563,6 +610,7 @@ MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, in
     if (d->block) {
         w->unpack = d->unpack; w->sign = d->block->sign;
         w->far = d->block->scale.of.type == MOEK_SCALE_TYPE_E8M0;
+        w->bytes = d->f.x == MOEK_ELEMENT_S8;
     }
     else if (ws->columns)
         w->scale = (const char *)h->scales[of] + row * scales + (size_t)g * (scales / groups);

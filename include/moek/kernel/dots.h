@@ -114,7 +114,7 @@ MOEK_CPU_FN void moek_dot_groups_(float *lanes, const float *w, const float *x, 
 {
     const int words = MOEK_PIECE / parts;
     const int each = columns / parts;                  /* words of a group */
-    float scale[MOEK_PIECE / 2];
+    float scale[MOEK_PIECE];
     int i, l, p;
     for (i = 0; i < words / each; i++) {
         const float of_group = w_scale[i] * x_scale[i];

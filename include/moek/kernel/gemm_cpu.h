@@ -158,10 +158,13 @@ MOEK_CPU_LOOP_ void moek_cpu_piece_(float *to, const void *from, const int eleme
 MOEK_CPU_LOOP_ void moek_cpu_x_piece_(const moek_gemm_cpu_ *c, float *to, const void *from, int dtype)
 {
     float own[MOEK_PIECE];
-    if (c->f->w == c->f->x) {
-        moek_cpu_piece_(to, from, c->f->x);
-    } else if (c->block) {
+    if (c->block && c->f->x_bits == 16) {
         moek_decode_t_(to, (const uint16_t *)from, MOEK_PIECE, dtype);
+    } else if (c->block) {                             /* s8: in the order of columns, as blocks are decoded */
+        int i;
+        for (i = 0; i < MOEK_PIECE; i++) to[i] = ((const int8_t *)from)[i];
+    } else if (c->f->w == c->f->x) {
+        moek_cpu_piece_(to, from, c->f->x);
     } else {
         if (c->f->x != MOEK_ELEMENT_T) moek_cpu_piece_(own, from, c->f->x);
         else if (dtype == MOEK_DTYPE_FP16) moek_piece_fp16_(own, from);
@@ -395,7 +398,9 @@ MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_args
                 zeros = (const uint8_t *)h->zero_points[of] + w_row * zero_bytes;
                 moek_cpu_zeros_(c, zero, zeros, t.k, t.all, there);
             }
-            if (moek_cpu_ahead_(c))
+            if (moek_cpu_ahead_(c) && !columns)        /* (blocks have theirs in them) */
+                for (i = 0; i < there; i++) w_scale[i] = 1;
+            else if (moek_cpu_ahead_(c))
                 moek_cpu_scales_(c, w_scale, w_scales, f->w_scale.type, columns, moek_cpu_of_sum_(c), t.k, t.offset,
                                  t.all, there, a->dtype);
             if (c->rows && t.n % MOEK_PIECE == 0 && !t.offset) {

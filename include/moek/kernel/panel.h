@@ -261,9 +261,10 @@ MOEK_CPU_FN void moek_panel_scales_(const moek_panels_ *p, const moek_panel_at_ 
             zero[g * MOEK_PANEL + r] = !at->zero_step ? (float)(at->zero[(g0 + g) * 8 + r % 8] >> r / 8 * 4 & 15)
                 : (float)moek_zero_(at->zero + (size_t)(r < rows ? r : 0) * at->zero_step, g0 + g);
 }
-/* The same, where w lies in blocks. */
-static MOEK_UNUSED void moek_panel_blocks_(const moek_panels_ *p, float *panel, int e, int j, int of, int rows, int k,
-                                           int n)
+/* Columns k to k + n - 1 of 16 rows of w in blocks, of which `rows` are there: words of s8, scales and minimums of
+ * groups. */
+static MOEK_UNUSED void moek_panel_words_(const moek_panels_ *p, uint32_t *words, float *scales, float *mins, int e,
+                                          int j, int of, int rows, int k, int n)
 {
     enum { ALL = 256 / 16 + (int)MOEK_PANEL_GROUPS };  /* scales of a block, the most, and what a turn may read more */
     const moek_digits_ *const d = &p->d;
@@ -273,10 +274,8 @@ static MOEK_UNUSED void moek_panel_blocks_(const moek_panels_ *p, float *panel, 
     const size_t first = (size_t)(k / d->block->columns) * (size_t)d->block->bytes;
     int8_t codes[MOEK_PANEL][MOEK_PANEL_K];
     float scale[MOEK_PANEL][ALL], min[MOEK_PANEL][ALL];
-    float scales[MOEK_PANEL_GROUPS * MOEK_PANEL], mins[MOEK_PANEL_GROUPS * MOEK_PANEL];
-    uint32_t words[MOEK_PANEL_K / 4 * MOEK_PANEL];
     const uint8_t *row[MOEK_PANEL], *scale_row[MOEK_PANEL], *min_row[MOEK_PANEL];
-    moek_panel_in_ in;
+    const size_t all = MOEK_PANEL_GROUPS * MOEK_PANEL * sizeof *scales;
     int r;
     memset(scale, 0, sizeof scale);
     memset(min, 0, sizeof min);
@@ -290,10 +289,20 @@ static MOEK_UNUSED void moek_panel_blocks_(const moek_panels_ *p, float *panel, 
         min_row[r] = (const uint8_t *)(min[there] + begin / columns);
     }
     p->set->turn(words, scale_row, MOEK_PANEL_GROUPS);
-    memcpy(scales, words, sizeof scales);
-    if (d->block->sign) p->set->turn(words, min_row, MOEK_PANEL_GROUPS), memcpy(mins, words, sizeof mins);
+    memcpy(scales, words, all);
+    if (d->block->sign) p->set->turn(words, min_row, MOEK_PANEL_GROUPS), memcpy(mins, words, all);
     p->set->turn(words, row, n / 4);
-    in.k = n; in.group = columns; in.words = words;
+}
+/* The same as f32. */
+static MOEK_UNUSED void moek_panel_blocks_(const moek_panels_ *p, float *panel, int e, int j, int of, int rows, int k,
+                                           int n)
+{
+    const moek_digits_ *const d = &p->d;
+    float scales[MOEK_PANEL_GROUPS * MOEK_PANEL], mins[MOEK_PANEL_GROUPS * MOEK_PANEL];
+    uint32_t words[MOEK_PANEL_K / 4 * MOEK_PANEL];
+    moek_panel_in_ in;
+    moek_panel_words_(p, words, scales, mins, e, j, of, rows, k, n);
+    in.k = n; in.group = d->f.w_scale.columns; in.words = words;
     in.scale = scales; in.zero = d->block->sign ? mins : NULL;
     p->set->decode(panel, &in, d->f.w, 1);
 }
@@ -519,7 +528,7 @@ MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_args *found
     p.scales.scale_type = ws->type; p.scales.dtype = p.d.a->dtype;
     p.e4m3.scale_type = MOEK_SCALE_TYPE_E4M3;
     p.within = (ws->columns && ws->type != MOEK_SCALE_TYPE_F32) || p.d.block;
-    p.how = p.d.f.w == MOEK_ELEMENT_S8 && p.d.f.x == MOEK_ELEMENT_S8 ? MOEK_SUM_EXACT
+    p.how = moek_digits_exact_(&p.d) ? MOEK_SUM_EXACT
           : (ws->columns && !p.within) || xs->columns == MOEK_PANEL_K ? MOEK_SUM_SCALED : MOEK_SUM_CHAIN;
     p.scale_unit = p.d.f.w == MOEK_ELEMENT_E4M3 || p.d.block ? 1.0f : 1.0f / 16;
     p.w_unit = p.d.f.w == MOEK_ELEMENT_E4M3 ? 1.0f / 256 : p.within ? p.scale_unit : 1.0f;

@@ -44,6 +44,7 @@ typedef struct moek_tile_w_ {
     const uint8_t *codes;
     const char *scale;                                 /* [group][16], or NULL: none acts here */
     const uint8_t *zero;                               /* [group][8]: byte b has rows b and b + 8; or NULL */
+    const float *min;                                  /* [group][16], of blocks: times sums of x; or NULL */
     int element, scale_type, scale_bytes, dtype;
     int log;                                           /* columns of a group are 1 << log */
     int first, blocks;                                 /* column of the first group with which the run begins; blocks */
