@@ -171,6 +171,7 @@ EMU_FN float emu_half(const float *fp16, uint16_t bits)
     return fp16 ? fp16[bits] : __uint_as_float((unsigned)bits << 16);
 }
 typedef float emu_4 __attribute__((vector_size(16), may_alias));
+typedef int32_t emu_4_integers __attribute__((vector_size(16), may_alias));
 /* m16n8k16.  Lane 4 g + t: a[i] is row g (+8: i odd), columns 2t, 2t+1 (+8: i >= 2); b[i] is rows 2t, 2t+1 (+8: i = 1)
  * of column g; d[i] is row g (+8: i >= 2), column 2t (+1: i odd). */
 EMU_FN void emu_mma(int word, const emu_fibre *warp)
@@ -205,8 +206,9 @@ EMU_FN void emu_mma(int word, const emu_fibre *warp)
 /* m16n8k32 of s8: the same, with four columns in the place of two. */
 EMU_FN void emu_mma_s8(const emu_fibre *warp)
 {
-    int8_t a[16][32], b[32][8];
-    int lane, i, byte, k;
+    int8_t a[16][32];
+    __attribute__((aligned(16))) int32_t b[32][8];
+    int lane, i, byte, row, k;
     for (lane = 0; lane < 32; lane++) {
         const int g = lane / 4, t = lane % 4;
         for (i = 0; i < 4; i++) for (byte = 0; byte < 4; byte++) {
@@ -214,13 +216,15 @@ EMU_FN void emu_mma_s8(const emu_fibre *warp)
             if (i < 2) b[4 * t + byte + 16 * i][g] = (int8_t)(warp[lane].b[i] >> 8 * byte);
         }
     }
-    for (lane = 0; lane < 32; lane++) {
-        for (i = 0; i < 4; i++) {
-            const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
-            int32_t *const d = (int32_t *)warp[lane].d + i;
-            int32_t sum = 0;
-            for (k = 0; k < 32; k++) sum += a[row][k] * b[k][column];
-            *d = (int32_t)((uint32_t)*d + (uint32_t)sum);
+    for (row = 0; row < 16; row++) {                   /* of its columns, four at a time */
+        emu_4_integers low = {0}, high = {0};
+        for (k = 0; k < 32; k++) {
+            low += *(const emu_4_integers *)&b[k][0] * a[row][k];
+            high += *(const emu_4_integers *)&b[k][4] * a[row][k];
+        }
+        for (i = 0; i < 8; i++) {
+            int32_t *const d = (int32_t *)warp[row % 8 * 4 + i / 2].d + row / 8 * 2 + i % 2;
+            *d = (int32_t)((uint32_t)*d + (uint32_t)(i < 4 ? low[i] : high[i - 4]));
         }
     }
 }

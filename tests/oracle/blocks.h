@@ -11,24 +11,44 @@ static inline int block_byte(const moek_plane *p, int n, int *shift)
     *shift = bit % 8;
     return p->at + n / p->unit * unit + part * p->step + in_unit % p->run + bit / 8;
 }
-/* Its bit i, counted in bits of the block. */
-static inline size_t block_bit(const moek_plane *p, int n, int i)
+/* Its first bit, counted in bits of the block. */
+static inline int block_bit(const moek_plane *p, int n)
 {
     int shift;
     const int byte = block_byte(p, n, &shift);
-    return (size_t)byte * 8 + (size_t)(shift + i);
+    return byte * 8 + shift;
+}
+/* `bits` that lie side by side from this one on. */
+static inline unsigned block_bits(const uint8_t *block, int bit, int bits)
+{
+    const uint8_t *const from = block + bit / 8;
+    const int shift = bit % 8;
+    unsigned word = 0;
+    int i;
+    for (i = 0; 8 * i < shift + bits; i++) word |= (unsigned)from[i] << 8 * i;
+    return word >> shift & ((1u << bits) - 1);
 }
 static inline unsigned block_get(const moek_plane *planes, int count, const uint8_t *block, int n)
 {
     unsigned code = 0;
-    int p, i, shift, at = 0;
-    for (p = 0; p < count; at += planes[p++].bits) {
-        const uint8_t *const from = block + block_byte(&planes[p], n, &shift);
-        unsigned word = 0;
-        for (i = 0; 8 * i < shift + planes[p].bits; i++) word |= (unsigned)from[i] << 8 * i;
-        code |= (word >> shift & ((1u << planes[p].bits) - 1)) << at;
-    }
+    int p, at = 0;
+    for (p = 0; p < count; at += planes[p++].bits)
+        code |= block_bits(block, block_bit(&planes[p], n), planes[p].bits) << at;
     return code;
+}
+/* block_bit of the code of each column: made once, for a row is decoded column by column. */
+enum { BLOCK_COLUMNS = 256, BLOCK_TYPES = 64 };
+typedef int block_columns[MOEK_MAX_PLANES][BLOCK_COLUMNS];
+static inline block_columns *block_columns_of(const moek_block *b)
+{
+    static block_columns *made[BLOCK_TYPES];
+    block_columns *to;
+    int p, n;
+    if (b->columns > BLOCK_COLUMNS || b->type >= BLOCK_TYPES) abort();
+    if (made[b->type]) return made[b->type];
+    to = (block_columns *)ref_alloc(sizeof *to);
+    for (p = 0; p < b->planes; p++) for (n = 0; n < b->columns; n++) (*to)[p][n] = block_bit(&b->plane[p], n);
+    return made[b->type] = to;
 }
 static inline void block_put(const moek_plane *planes, int count, uint8_t *block, int n, unsigned code)
 {
@@ -87,14 +107,19 @@ static inline void block_row(const moek_format *f, const void *rows, size_t row,
     const moek_block *const b = moek_block_of(f->file_type);
     const uint8_t *block = (const uint8_t *)rows + row * moek_weight_bytes(f, MOEK_WEIGHTS_BLOCKS, (size_t)columns);
     const int bits = ref_element(f->w, 0)->width;
+    block_columns *const at = block_columns_of(b);
     double number[256], scale = 0, min = 0;
     int c, i;
     for (i = 0; i < 1 << bits; i++) number[i] = ref_decode(ref_element(f->w, 0), (unsigned)i);
     for (; columns > 0; columns -= b->columns, block += b->bytes, to += b->columns, off += off ? b->columns : 0)
         for (c = 0; c < b->columns && c < columns; c++) {
+            unsigned code = 0;
+            int p, low = 0;
+            for (p = 0; p < b->planes; low += b->plane[p++].bits)
+                code |= block_bits(block, (*at)[p][c], b->plane[p].bits) << low;
             if (c % b->scale.of.columns == 0) scale = block_factor(&b->scale, block, c);
             if (b->sign && c % b->min.of.columns == 0) min = block_factor(&b->min, block, c);
-            to[c] = block_sum(b, number[block_get(b->plane, b->planes, block, c)], scale, min);
+            to[c] = block_sum(b, number[code], scale, min);
             if (off) off[c] = block_off(b, bits, to[c], scale, min);
         }
 }

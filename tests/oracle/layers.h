@@ -178,11 +178,21 @@ static inline void ref_panels_(const moek_repack_args *a)
                 to[target / 2] |= (uint8_t)((from[source / 2] >> 4 * (source % 2) & 15) << 4 * (target % 2));
             }
 }
-/* Blocks of GGUF files, bit by bit.  A bit of the file's block, and of the tiles, from the tables of both orders. */
-static inline void ref_move_bit_(const moek_repack_args *a, size_t plain, size_t tiled)
+/* Blocks of GGUF files, number by number; where a number of the file's block and of the tiles lies, as the tables of
+ * both orders say: `bits` side by side. */
+static inline void ref_move_bits_(const moek_repack_args *a, size_t plain, size_t tiled, int bits)
 {
     const size_t from = a->back ? tiled : plain, to = a->back ? plain : tiled;
-    ((uint8_t *)a->to)[to / 8] |= (uint8_t)((((const uint8_t *)a->from)[from / 8] >> from % 8 & 1) << to % 8);
+    const uint8_t *const at = (const uint8_t *)a->from + from / 8;
+    uint8_t *const target = (uint8_t *)a->to + to / 8;
+    const int shift = (int)(from % 8), by = (int)(to % 8);
+    unsigned word = at[0];
+    if (shift + bits > 8) word |= (unsigned)at[1] << 8;
+    if (shift + bits > 16) word |= (unsigned)at[2] << 16;
+    word = (word >> shift & ((1u << bits) - 1)) << by;
+    target[0] |= (uint8_t)word;
+    if (by + bits > 8) target[1] |= (uint8_t)(word >> 8);
+    if (by + bits > 16) target[2] |= (uint8_t)(word >> 16);
 }
 static inline int ref_planes_bits_(const moek_plane *p, int planes)
 {
@@ -190,49 +200,79 @@ static inline int ref_planes_bits_(const moek_plane *p, int planes)
     for (i = 0; i < planes; i++) bits += p[i].bits;
     return bits;
 }
-static inline void ref_blocks_(const moek_repack_args *a)
+/* What the tiles of blocks have, in bits: a row's scales and minimums in 64 columns (of a kind: groups of `bits`);
+ * what 64 columns of 64 rows take, of so many codes; so many of these in a block, and with the block's f16s.  of_code:
+ * where a code of 64 columns lies, by plane, in rows 0 up to 7 of 16 and in the others. */
+typedef struct ref_tiles {
+    int groups, bits, row_bits, kinds, tops, units;
+    size_t codes, unit, whole;
+    int of_code[2][MOEK_MAX_PLANES][64];
+} ref_tiles;
+static inline int ref_plane_side_(const moek_plane *p) { return p->bits < 4 ? p->bits : 4; }
+static inline ref_tiles ref_tiles_of_(const moek_block *b)
+{
+    ref_tiles t;
+    int half, p, at, c;
+    t.groups = 64 / b->scale.of.columns, t.bits = ref_planes_bits_(b->scale.plane, b->scale.planes);
+    t.kinds = b->sign ? 2 : 1, t.row_bits = t.groups * t.kinds * t.bits, t.tops = b->scale.top.type ? t.kinds : 0;
+    t.codes = (size_t)(64 * 64 * ref_planes_bits_(b->plane, b->planes)), t.unit = t.codes + (size_t)(64 * t.row_bits);
+    t.units = t.tops ? b->columns / 64 : 1;
+    t.whole = t.unit * (size_t)t.units + (size_t)t.tops * 64 * 16;
+    for (half = 0; half < 2; half++)
+        for (p = at = 0; p < b->planes; at += 64 * 64 * b->plane[p++].bits)
+            for (c = 0; c < 64; c++) {
+                const int number = c / 16 * 4 + half + c % 16 / 8 * 2, bit = number * b->plane[p].bits;
+                const int word = (bit / 64 * 128 + c % 8 / 2) * ref_plane_side_(&b->plane[p]) + bit / 16 % 4;
+                t.of_code[half][p][c] = at + word * 32 + bit % 16 + c % 2 * 16;
+            }
+    return t;
+}
+/* Scales and minimums of a group of columns, the first of which is c, of row r of 64; and the block's f16s. */
+static inline void ref_block_scales_(const moek_repack_args *a, const ref_tiles *t, int c, int r, size_t plain,
+                                     size_t super, size_t here)
 {
     const moek_block *const b = a->block;
-    const int columns = (int)(a->row_bytes / (size_t)b->bytes) * b->columns, groups = 64 / b->scale.of.columns;
-    const int code_bits = ref_planes_bits_(b->plane, b->planes);
-    const int bits = ref_planes_bits_(b->scale.plane, b->scale.planes);
-    const int kinds = b->sign ? 2 : 1, row_bits = groups * kinds * bits, tops = b->scale.top.type ? kinds : 0;
-    const size_t unit = (size_t)(512 * code_bits + 8 * row_bits) * 8;  /* all of these in bits */
-    const int units = tops ? b->columns / 64 : 1;
-    const size_t whole = unit * (size_t)units + (size_t)tops * 64 * 16, w_rows = (size_t)a->w_rows;
-    size_t e;
-    int j, c, p, i, kind, at;
-    memset(a->to, 0, (size_t)a->experts * w_rows * a->row_bytes);
-    for (e = 0; e < (size_t)a->experts; e++)
-        for (j = 0; j < a->w_rows; j++)
-            for (c = 0; c < columns; c++) {
-                const int to = ref_tiled_row_(a, j), r = to % 64, of = c % 64, n = c % b->columns;
-                const size_t block = (size_t)(c / b->columns * b->bytes);
-                const size_t plain = ((e * w_rows + (size_t)j) * a->row_bytes + block) * 8;
-                const size_t rows = (e * w_rows + (size_t)(to / 64 * 64)) * a->row_bytes * 8;
-                const size_t super = rows + (size_t)(c / 64 / units) * whole;
-                const size_t here = super + (size_t)(c / 64 % units) * unit;
-                const int lane = r / 16 * 32 + r % 8 * 4 + of % 8 / 2;
-                const int number = of / 16 * 4 + r / 8 % 2 + of % 16 / 8 * 2;
-                for (p = at = 0; p < b->planes; at += 512 * b->plane[p++].bits)
-                    for (i = 0; i < b->plane[p].bits; i++) {
-                        const int wide = b->plane[p].bits, side = wide < 4 ? wide : 4, word = number * wide / 16;
-                        const size_t words = (size_t)at / 4 + (size_t)((word / 4 * 128 + lane) * side + word % 4);
-                        ref_move_bit_(a, plain + block_bit(&b->plane[p], n, i),
-                                      here + words * 32 + (size_t)(number * wide % 16 + of % 2 * 16 + i));
-                    }
-                for (kind = 0; kind < kinds && c % b->scale.of.columns == 0; kind++) {
-                    const moek_block_scale *const s = kind ? &b->min : &b->scale;
-                    const int group = kind * groups + of / b->scale.of.columns;
-                    size_t to_bit = here + (size_t)(512 * code_bits * 8 + r * row_bits + group * bits);
-                    for (p = 0; p < s->planes; p++)
-                        for (i = 0; i < s->plane[p].bits; i++)
-                            ref_move_bit_(a, plain + block_bit(&s->plane[p], n / b->scale.of.columns, i), to_bit++);
-                    for (i = 0; i < 16 && tops && n == 0; i++)
-                        ref_move_bit_(a, plain + (size_t)(s->top_at * 8 + i),
-                                      super + unit * (size_t)units + (size_t)((r * tops + kind) * 16 + i));
-                }
-            }
+    const int n = c % b->columns;
+    int kind, p;
+    for (kind = 0; kind < t->kinds; kind++) {
+        const moek_block_scale *const s = kind ? &b->min : &b->scale;
+        const int group = kind * t->groups + c % 64 / b->scale.of.columns;
+        size_t to_bit = here + t->codes + (size_t)(r * t->row_bits + group * t->bits);
+        for (p = 0; p < s->planes; to_bit += (size_t)s->plane[p++].bits)
+            ref_move_bits_(a, plain + (size_t)block_bit(&s->plane[p], n / b->scale.of.columns), to_bit,
+                           s->plane[p].bits);
+        if (t->tops && n == 0)
+            ref_move_bits_(a, plain + (size_t)(s->top_at * 8),
+                           super + t->unit * (size_t)t->units + (size_t)((r * t->tops + kind) * 16), 16);
+    }
+}
+static inline void ref_block_row_(const moek_repack_args *a, const ref_tiles *t, size_t e, int j)
+{
+    const moek_block *const b = a->block;
+    block_columns *const in_block = block_columns_of(b);
+    const int columns = (int)(a->row_bytes / (size_t)b->bytes) * b->columns, to = ref_tiled_row_(a, j), r = to % 64;
+    const size_t w_rows = (size_t)a->w_rows, rows = (e * w_rows + (size_t)(to / 64 * 64)) * a->row_bytes * 8;
+    size_t plain = (e * w_rows + (size_t)j) * a->row_bytes * 8;
+    int c, n, p;
+    for (c = n = 0; c < columns; c++, n++) {
+        const size_t super = rows + (size_t)(c / 64 / t->units) * t->whole;
+        const size_t here = super + (size_t)(c / 64 % t->units) * t->unit;
+        if (n == b->columns) n = 0, plain += (size_t)b->bytes * 8;
+        for (p = 0; p < b->planes; p++) {
+            const int of_row = (r / 16 * 32 + r % 8 * 4) * ref_plane_side_(&b->plane[p]) * 32;
+            ref_move_bits_(a, plain + (size_t)(*in_block)[p][n],
+                           here + (size_t)(t->of_code[r / 8 % 2][p][c % 64] + of_row), b->plane[p].bits);
+        }
+        if (c % b->scale.of.columns == 0) ref_block_scales_(a, t, c, r, plain, super, here);
+    }
+}
+static inline void ref_blocks_(const moek_repack_args *a)
+{
+    const ref_tiles t = ref_tiles_of_(a->block);
+    int e, j;
+    memset(a->to, 0, (size_t)a->experts * a->w_rows * a->row_bytes);
+    for (e = 0; e < a->experts; e++)
+        for (j = 0; j < a->w_rows; j++) ref_block_row_(a, &t, (size_t)e, j);
 }
 static inline void ref_repack(const moek_repack_args *a)
 {

@@ -198,6 +198,7 @@ static inline double ref_get_t(const void *array, size_t i, int dtype)
 static inline void ref_tables_(const moek_format *f, int dtype)
 {
     ref_table_(ref_t(dtype)), ref_table_(ref_element(f->w, dtype)), ref_table_(ref_element(f->x, dtype));
+    if (f->only_blocks) block_columns_of(moek_block_of(f->file_type));
     if (ref_scale_type(f->w_scale.type, dtype)->width < 32) ref_table_(ref_scale_type(f->w_scale.type, dtype));
     if (ref_scale_type(f->x_scale.type, dtype)->width < 32) ref_table_(ref_scale_type(f->x_scale.type, dtype));
 }

@@ -22,6 +22,7 @@ static struct {
     rows_buffer buffer[ROWS_BUFFERS];
     int buffers, cases;
     int thin;                                          /* 1: it has the cases of the quick set (quick.h) */
+    int sharers, share;                                /* rows that share some cases, and which of them this one is */
     double worst, worst_element, start;                /* error over tolerance, also of elements; in seconds */
     void (*before)(const void *args);                  /* or NULL: launches something ahead of the row, on `stream` */
     moek_stream stream;

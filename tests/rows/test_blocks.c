@@ -196,11 +196,11 @@ static void test_bits(int d)
     int n, i, p, s, once = 1;
     for (p = 0; p < b->planes; p++)
         for (n = 0; n < b->columns; n++)
-            for (i = 0; i < b->plane[p].bits; i++) used[block_bit(&b->plane[p], n, i)]++;
+            for (i = 0; i < b->plane[p].bits; i++) used[block_bit(&b->plane[p], n) + i]++;
     for (s = 0; s < 1 + (b->sign != 0); s++) {
         for (p = 0; p < scales[s]->planes; p++)
             for (n = 0; n < b->columns / scales[s]->of.columns; n++)
-                for (i = 0; i < scales[s]->plane[p].bits; i++) used[block_bit(&scales[s]->plane[p], n, i)]++;
+                for (i = 0; i < scales[s]->plane[p].bits; i++) used[block_bit(&scales[s]->plane[p], n) + i]++;
         for (i = 0; scales[s]->top.type && i < 16; i++) used[8 * scales[s]->top_at + i]++;
     }
     for (i = 0; i < 8 * b->bytes; i++) once &= used[i] == 1;

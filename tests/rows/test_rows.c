@@ -45,18 +45,21 @@ enum { OTHER_DEVICE = 0 };
 #define TEST_NARROW 1
 #endif
 /* Of large cases, emulated: of a row for Hopper, or of few tokens, one of so many (of thin rows: fewer, of each
- * format others), of others none. */
+ * format others, and fewer still of those that share cases), of others none. */
 static int always;                                     /* 1: this case is not left out */
 static int asked;                                      /* of thin rows: how often this was asked */
 static int leave_out(int i, int of)
 {
-    if (now.thin) i = asked++, of *= 5;
+    if (now.thin) i = asked++, of *= now.sharers > 1 ? 10 : 5;
     return SMALL && !always && ((now.row->arch != 90 && !now.row->max_tokens) || i % of);
 }
+/* Of cases that rows share: is number i this row's? */
+static int my_turn(int i) { return i % now.sharers == now.share; }
 /* Until each_act_end: a case of each activation stays, in a layout that it has; 0: this one may be left out. */
 static int each_act(int i, int layout, int gated)
 {
-    return always = (now.thin || quick_row(now.row)) && layout == MOEK_UP_GATE_UP + (gated ? i % MOEK_UP_SEPARATE : 0);
+    return always = (now.thin || quick_row(now.row)) && my_turn(i) &&
+                    layout == MOEK_UP_GATE_UP + (gated ? i % MOEK_UP_SEPARATE : 0);
 }
 static void each_act_end(void) { always = 0; }
 static int turns;                                      /* begins elsewhere for each row: these leave out other cases */
@@ -208,6 +211,20 @@ static void take_sets(const moek_kernel *row, int in_blocks)
             gemm_set[gemm_sets_there++].row = k;
     }
 }
+/* In the quick set, rows that a template has for a format (for other rings, other formats of down) have each activation
+ * and each oddity once among them; on another device, rows that the template has for all formats. */
+static void share_cases(const moek_kernel *row)
+{
+    int count, i;
+    const moek_kernel *const all = moek_kernels(&count);
+    now.sharers = 1;
+    for (i = 0; quick_set && i < count; i++) {
+        const moek_kernel *const k = &all[i];
+        if (k == row || !quick_relative(row, k) || !(OTHER_DEVICE || k->quant == row->quant)) continue;
+        if (!quick_row(k) || !can_run(k)) continue;
+        now.sharers++, now.share += k < row;
+    }
+}
 static void test_row(const moek_kernel *row)
 {
     const int failed = check_failed, by_mma = row->arch == 89 || row->arch == 120;
@@ -221,6 +238,7 @@ static void test_row(const moek_kernel *row)
     now.thin = quick_set || (broad_set && (OTHER_DEVICE || !broad_row(row)));
     now.format = format_with(moek_format_of(row->quant), row->block);
     now.start = seconds();
+    share_cases(row);
     turns = row->m / 8 + 3 * row->quant, asked = 7 * row->quant;
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
     /* (The most seen: 1.30.  sm120, where each 32 of k of a sum have scales of their own inside: 1.95, for the group of
