@@ -398,7 +398,7 @@ static int cell_plan(cell *c, const char *kernel)
 static const moek_kernel *cell_row(const cell *c)
 {
     const moek_kernel *row = c->of->batched || !c->state ? NULL : moek_plan_layer(&c->plan, c->tokens);
-    if (!row && c->state) row = moek_plan_mlp(&c->plan, c->tokens);
+    if (!row && c->state) row = moek_plan_up_down(&c->plan, c->tokens);
     return row ? row : moek_selection_of(&c->plan, c->tokens, MOEK_FUSE_NONE).up;
 }
 
@@ -525,8 +525,8 @@ static double tune_row(cell *c, const char *kernel, const timer *by, double limi
     return r.us;
 }
 
-/* The built-in choice, then every other up, mlp or layer row that this device takes.  What seems faster by less than a
- * hundredth, or only the first time, is not. */
+/* The built-in choice, then every other up, up_down or layer row that this device takes.  What seems faster by less
+ * than a hundredth, or only the first time, is not. */
 static void tune(cell *c, const char *device, const timer *by)
 {
     const moek_kernel *k, *best = NULL, *built_in;
@@ -538,7 +538,8 @@ static void tune(cell *c, const char *device, const timer *by)
     k = moek_kernels(&n);
     for (int i = 0; i < n; i++) {
         const int op = k[i].op;
-        if ((op != MOEK_OP_UP && op != MOEK_OP_LAYER && op != MOEK_OP_MLP) || k[i].quant != c->config.quant) continue;
+        if (op != MOEK_OP_UP && op != MOEK_OP_LAYER && op != MOEK_OP_UP_DOWN) continue;
+        if (k[i].quant != c->config.quant) continue;
         if (&k[i] == built_in || !cell_plan(c, k[i].name) || cell_row(c) != &k[i]) continue;
         const double row_us = tune_row(c, k[i].name, by, us);
         if (row_us < us) us = row_us, best = &k[i];

@@ -4,7 +4,7 @@ code asks them, where it would have to guess from a tile or an architecture.
 A template sets  columns = {"reads": "checkpoint", "early": 0, ...}  with each column that its op has: one that is left
 out is an error, not a 0.  The order of the lists is the ABI: append."""
 
-GEMMS = "up down layer mlp"
+GEMMS = "up down layer up_down"
 READS = {                                              # how weights may lie
     "checkpoint": "as checkpoints have them (MOEK_WEIGHTS_CHECKPOINT)",
     "lines": "tiled, in lines of 128 bytes (MOEK_WEIGHTS_TILED)",
@@ -13,13 +13,13 @@ READS = {                                              # how weights may lie
     "blocks": "in blocks of GGUF files (MOEK_WEIGHTS_BLOCKS)",
 }
 TRAITS = {                                             # name: ops that have it, and what it means
-    "early": ("route sort quant up down mlp combine", "args.early is heeded, on a device that has such launches"),
+    "early": ("route sort quant up down up_down combine", "args.early is heeded, on a device that has such launches"),
     "row_blocks": ("up down", "takes the list of row blocks that sort makes; others find them in the counts"),
     "sorts_ids": ("up down", "with args.ids, sorts up to MOEK_SELF_SORT slots itself"),
-    "counts_ids": ("up mlp", "with args.ids, counts the ids itself"),
+    "counts_ids": ("up up_down", "with args.ids, counts the ids itself"),
     "quantizes_out": ("up", "with args.q, writes what quant makes of out, in place of out"),
     "sorted_x": ("up", "reads rows of a faster where they lie in sorted order (rules.toml: sorted_x)"),
-    "gathers": ("up mlp", "finds rows of a by 32 bits: a has fewer than MOEK_GATHERED bytes"),
+    "gathers": ("up up_down", "finds rows of a by 32 bits: a has fewer than MOEK_GATHERED bytes"),
     "w_maps": ("up", "reads w by TMA maps: w_gate and w less than 2^MOEK_SM90_APART bytes apart"),
     "fp16": ("layer", "T may be fp16"),
     "as_plain": ("up down", "of a CPU's set: plain C compiled for AVX-512 is as fast, and is taken there unasked"),
@@ -28,7 +28,7 @@ TRAITS = {                                             # name: ops that have it,
 OF_HOSTS = ("as_plain",)                               # templates of CPUs say these, no others do
 NUMBERS = {
     "scratch": ("up down layer", "bytes of args.split that a block takes, where it may split tiles along k"),
-    "flags": ("up down mlp", "int32 flags, zeros before a launch (mlp: besides, one a row block)"),
+    "flags": ("up down up_down", "int32 flags, zeros before a launch (up_down: besides, one a row block)"),
     "max_tokens": ("layer", "the most tokens of a launch; 0: any number, and m is a tile of rows"),
     "ring": ("layer", "of max_tokens: bytes of shared memory for weights on their way; else 0"),
     "pages": ("layer", "of max_tokens: pages of sums that a warp has; 0: one for each unit, and each warp"),

@@ -34,9 +34,9 @@ SCHEDULE = ("m", "n", "s", "w", "t", "u")             # right of it
 KEYS = ("op", "template", "quant", "quant_down", "hidden", "block", "arch") + SCHEDULE
 LETTER = {"quant_down": "down_", "hidden": "h", "block": "b"}
 MOST = 1 << 24                                        # of any number in a row, as of config.hidden
-GEMMS = ("up", "down", "layer", "mlp")
+GEMMS = ("up", "down", "layer", "up_down")
 LISTS = ("op", "act", "arch")                         # of names and their numbers
-FOLDERS = {"gemm": "gemm", "mlp": "fused", "layer": "layer"}     # of templates/: bodies in C++, and their instances
+FOLDERS = ("gemm", "fused", "layer")                  # of templates/: bodies in C++, and their instances
 STEPS_FOLDER = "steps"                                # the same of steps beside GEMMs: files of a template's whole name
 GPUS = 80                                             # archs from here on; below: of the host
 BODY = "_body.h"                                      # the end of the name of a file that rows share
@@ -503,7 +503,8 @@ def row_of(name, manifest):
     """The row of a name; the template is not part of it."""
     try:
         left, right = re.sub("^moek_", "", name).split("_on_")
-        op, *words = left.split("_")
+        op = max((o for o in manifest["op"] if (left + "_").startswith(o + "_")), key=len, default=left.split("_")[0])
+        words = left[len(op) + 1:].split("_") if left != op else []          # (up_down is no up of the format "down")
         row = {"op": op}
         for key in ("block", "hidden"):
             if words and re.fullmatch(LETTER[key] + r"\d+", words[-1]):
@@ -635,14 +636,14 @@ class Generator:
         """The file in templates/ of the rows of a template: in the folder of its first word, or in steps, of
         instances of a body."""
         word, _, family = template.partition("_")
-        for inner in (f"{FOLDERS.get(word, word)}/{family}.j2", f"{STEPS_FOLDER}/{template}.j2"):
+        for inner in (f"{word}/{family}.j2", f"{STEPS_FOLDER}/{template}.j2"):
             if os.path.exists(os.path.join(self.root, "templates", inner)):
                 return inner
         return template + ".h.j2"
 
     def templates(self):
         """What a row may have as its template, and other files of that form."""
-        inner = [f"{word}_{n[:-3]}" for word, folder in FOLDERS.items() for n in self.names(folder)
+        inner = [f"{word}_{n[:-3]}" for word in FOLDERS for n in self.names(word)
                  if not n.startswith("_")]
         inner += [n[:-3] for n in self.names(STEPS_FOLDER) if not n.startswith("_")]
         return inner + [n[:-len(".h.j2")] for n in self.names() if n.endswith(".h.j2")]
@@ -1046,7 +1047,7 @@ def write(g, a, start):
         os.remove(os.path.join(folder, name))
     inputs = ["kernels.toml", "models.toml", "rules.toml", "codegen/moegen.py", "codegen/rules.py",
               "codegen/columns.py", "include/moek/enums.h", "include/moek/plan/fields.h"]
-    inputs += [os.path.join("templates", folder, n) for folder in ("", "element", STEPS_FOLDER, *FOLDERS.values())
+    inputs += [os.path.join("templates", folder, n) for folder in ("", "element", STEPS_FOLDER, *FOLDERS)
                for n in g.names(folder)]
     os.makedirs(os.path.join(g.root, "build"), exist_ok=True)
     write_if_changed(os.path.join(g.root, "build", "gen.d"), "generated/kernels.ninja: " + " ".join(inputs) + "\n")

@@ -11,7 +11,7 @@
 #define MOEK_OP_COMBINE                7
 #define MOEK_OP_LAYER                  8
 #define MOEK_OP_REPACK                 9
-#define MOEK_OP_MLP                    10
+#define MOEK_OP_UP_DOWN                10
 #define MOEK_OP_EXPAND                 11
 
 #define MOEK_BF16                      1
@@ -90,20 +90,20 @@
 #define MOEK_READS_PANELS              8    /* 16 rows side by side, on CPUs (MOEK_WEIGHTS_PANELS) */
 #define MOEK_READS_BLOCKS              16   /* in blocks of GGUF files (MOEK_WEIGHTS_BLOCKS) */
 /* moek_kernel.traits: what a kernel does of its args (moek/ops.h), and wants. */
-#define MOEK_TRAIT_EARLY               1    /* route, sort, quant, up, down, mlp, combine: args.early is heeded, on a device that has such launches */
+#define MOEK_TRAIT_EARLY               1    /* route, sort, quant, up, down, up_down, combine: args.early is heeded, on a device that has such launches */
 #define MOEK_TRAIT_ROW_BLOCKS          2    /* up, down: takes the list of row blocks that sort makes; others find them in the counts */
 #define MOEK_TRAIT_SORTS_IDS           4    /* up, down: with args.ids, sorts up to MOEK_SELF_SORT slots itself */
-#define MOEK_TRAIT_COUNTS_IDS          8    /* up, mlp: with args.ids, counts the ids itself */
+#define MOEK_TRAIT_COUNTS_IDS          8    /* up, up_down: with args.ids, counts the ids itself */
 #define MOEK_TRAIT_QUANTIZES_OUT       16   /* up: with args.q, writes what quant makes of out, in place of out */
 #define MOEK_TRAIT_SORTED_X            32   /* up: reads rows of a faster where they lie in sorted order (rules.toml: sorted_x) */
-#define MOEK_TRAIT_GATHERS             64   /* up, mlp: finds rows of a by 32 bits: a has fewer than MOEK_GATHERED bytes */
+#define MOEK_TRAIT_GATHERS             64   /* up, up_down: finds rows of a by 32 bits: a has fewer than MOEK_GATHERED bytes */
 #define MOEK_TRAIT_W_MAPS              128  /* up: reads w by TMA maps: w_gate and w less than 2^MOEK_SM90_APART bytes apart */
 #define MOEK_TRAIT_FP16                256  /* layer: T may be fp16 */
 #define MOEK_TRAIT_AS_PLAIN            512  /* up, down: of a CPU's set: plain C compiled for AVX-512 is as fast, and is taken there unasked */
 #define MOEK_TRAIT_BLOCKS_IN_T         1024 /* up, down: makes T of weights in blocks of GGUF files, rounded once; others scale sums of codes */
 
 /* X(NAME, name, number) for each; acts: X(NAME, name, number, gated) */
-#define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(MLP, mlp, 10) X(EXPAND, expand, 11)
+#define MOEK_EACH_OP(X) X(ROUTE, route, 1) X(MAP, map, 2) X(SORT, sort, 3) X(QUANT, quant, 4) X(UP, up, 5) X(DOWN, down, 6) X(COMBINE, combine, 7) X(LAYER, layer, 8) X(REPACK, repack, 9) X(UP_DOWN, up_down, 10) X(EXPAND, expand, 11)
 #define MOEK_EACH_QUANT(X) X(BF16, bf16, 1) X(FP16, fp16, 2) X(FP8T, fp8t, 3) X(FP8C, fp8c, 4) X(FP8B128, fp8b128, 5) X(MXFP8, mxfp8, 6) X(FP8T_A16, fp8t_a16, 7) X(FP8C_A16, fp8c_a16, 8) X(FP8B128_A16, fp8b128_a16, 9) X(MXFP4_A16, mxfp4_a16, 10) X(MXFP4_A8, mxfp4_a8, 11) X(NVFP4_A16, nvfp4_a16, 12) X(NVFP4_A4, nvfp4_a4, 13) X(INT4_A16, int4_a16, 14) X(INT4_A8, int4_a8, 15) X(INT8_A8, int8_a8, 16) X(INT8_A16, int8_a16, 17) X(NVFP4_A8, nvfp4_a8, 18) X(Q8_0_A16, q8_0_a16, 19) X(Q4_0_A16, q4_0_a16, 20) X(Q4_1_A16, q4_1_a16, 21) X(Q5_0_A16, q5_0_a16, 22) X(Q5_1_A16, q5_1_a16, 23) X(Q2_K_A16, q2_k_a16, 24) X(Q3_K_A16, q3_k_a16, 25) X(Q4_K_A16, q4_k_a16, 26) X(Q5_K_A16, q5_k_a16, 27) X(Q6_K_A16, q6_k_a16, 28) X(IQ4_NL_A16, iq4_nl_a16, 29) X(IQ4_XS_A16, iq4_xs_a16, 30) X(INT4_S8, int4_s8, 31) X(MXFP4_S8, mxfp4_s8, 32) X(Q8_0_S8, q8_0_s8, 33) X(Q4_0_S8, q4_0_s8, 34) X(Q4_1_S8, q4_1_s8, 35) X(Q5_0_S8, q5_0_s8, 36) X(Q5_1_S8, q5_1_s8, 37) X(Q2_K_S8, q2_k_s8, 38) X(Q3_K_S8, q3_k_s8, 39) X(Q4_K_S8, q4_k_s8, 40) X(Q5_K_S8, q5_k_s8, 41) X(Q6_K_S8, q6_k_s8, 42) X(IQ4_NL_S8, iq4_nl_s8, 43) X(IQ4_XS_S8, iq4_xs_s8, 44)
 #define MOEK_EACH_ARCH(X) X(CPU, cpu, 0) X(AVX2, avx2, 2) X(AVX512, avx512, 5) X(AMX, amx, 6) X(NEON, neon, 12) X(I8MM, i8mm, 13) X(SM80, sm80, 80) X(SM89, sm89, 89) X(SM90, sm90, 90) X(SM120, sm120, 120)
 /* X(arch, device): where a plan takes rows of an architecture unasked; of one that is not here: from its number on. */

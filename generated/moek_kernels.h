@@ -37,10 +37,10 @@
     X(LAYER, MOEK_Q4_1_A16, 0, 0, 90) \
     X(LAYER, MOEK_Q6_K_A16, 0, 0, 90) \
     X(LAYER, MOEK_Q5_1_A16, 0, 0, 90) \
-    X(MLP, MOEK_BF16, 0, 0, 90) \
-    X(MLP, MOEK_FP16, 0, 0, 90) \
-    X(MLP, MOEK_FP8T, 0, 0, 90) \
-    X(MLP, MOEK_FP8B128, 0, 0, 90) \
+    X(UP_DOWN, MOEK_BF16, 0, 0, 90) \
+    X(UP_DOWN, MOEK_FP16, 0, 0, 90) \
+    X(UP_DOWN, MOEK_FP8T, 0, 0, 90) \
+    X(UP_DOWN, MOEK_FP8B128, 0, 0, 90) \
     X(UP, MOEK_BF16, 0, 0, 90) \
     X(UP, MOEK_FP16, 0, 0, 90) \
     X(UP, MOEK_FP8T, 0, 0, 90) \
@@ -773,7 +773,7 @@
 #include "layer_mixes_sm90.h"
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
-#include "mlp_wgmma_sm90.h"
+#include "up_down_wgmma_sm90.h"
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90) || MOEK_WANT_(MOEK_FP16, 0, 0, 90) || MOEK_WANT_(MOEK_FP8T, 0, 0, 90) || MOEK_WANT_(MOEK_FP8C, 0, 0, 90) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 90) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 90) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 90)
 #include "up_wgmma_sm90.h"
@@ -1208,64 +1208,64 @@ MOEK_KERNEL(LAYER, MOEK_Q2_K_A16, 0, 256, 8, 90, 512, 227328, moek_layer_q2_k_a1
 MOEK_KERNEL(LAYER, MOEK_MXFP4_A16, 0, 64, 8, 90, 512, 227328, moek_layer_mxfp4_a16_down_q8_0_a16_h0_on_sm90_m8n16s6w16, "{ op = \"layer\", template = \"layer_mixes\", quant = \"mxfp4_a16\", quant_down = \"q8_0_a16\", hidden = 0, arch = \"sm90\", m = 8, n = 16, s = 6, w = 16 },", 0, MOEK_READS_FRAGMENTS, 0, 0, 0, 8, 104448, 0, MOEK_Q8_0_A16)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 32, 90, 384, 200616, moek_mlp_bf16_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_BF16, 0, 8, 32, 90, 384, 200616, moek_up_down_bf16_h0_on_sm90_m32n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 32, 90, 384, 200616, moek_mlp_fp16_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP16, 0, 8, 32, 90, 384, 200616, moek_up_down_fp16_h0_on_sm90_m32n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 32, 90, 384, 200616, moek_mlp_fp8t_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP8T, 0, 16, 32, 90, 384, 200616, moek_up_down_fp8t_h0_on_sm90_m32n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 32, 90, 384, 201336, moek_mlp_fp8b128_h0_on_sm90_m32n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP8B128, 0, 64, 32, 90, 384, 201336, moek_up_down_fp8b128_h0_on_sm90_m32n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 32, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 48, 90, 384, 215720, moek_mlp_bf16_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_BF16, 0, 8, 48, 90, 384, 215720, moek_up_down_bf16_h0_on_sm90_m48n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 48, 90, 384, 215720, moek_mlp_fp16_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP16, 0, 8, 48, 90, 384, 215720, moek_up_down_fp16_h0_on_sm90_m48n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 48, 90, 384, 215720, moek_mlp_fp8t_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP8T, 0, 16, 48, 90, 384, 215720, moek_up_down_fp8t_h0_on_sm90_m48n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 48, 90, 384, 216760, moek_mlp_fp8b128_h0_on_sm90_m48n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP8B128, 0, 64, 48, 90, 384, 216760, moek_up_down_fp8b128_h0_on_sm90_m48n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 48, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 64, 90, 384, 230824, moek_mlp_bf16_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_BF16, 0, 8, 64, 90, 384, 230824, moek_up_down_bf16_h0_on_sm90_m64n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 64, 90, 384, 230824, moek_mlp_fp16_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP16, 0, 8, 64, 90, 384, 230824, moek_up_down_fp16_h0_on_sm90_m64n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 64, 90, 384, 230824, moek_mlp_fp8t_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP8T, 0, 16, 64, 90, 384, 230824, moek_up_down_fp8t_h0_on_sm90_m64n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 64, 90, 384, 232184, moek_mlp_fp8b128_h0_on_sm90_m64n256s5w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP8B128, 0, 64, 64, 90, 384, 232184, moek_up_down_fp8b128_h0_on_sm90_m64n256s5w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 64, n = 256, s = 5, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 80, 90, 384, 202896, moek_mlp_bf16_h0_on_sm90_m80n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_BF16, 0, 8, 80, 90, 384, 202896, moek_up_down_bf16_h0_on_sm90_m80n256s4w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 80, 90, 384, 202896, moek_mlp_fp16_h0_on_sm90_m80n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP16, 0, 8, 80, 90, 384, 202896, moek_up_down_fp16_h0_on_sm90_m80n256s4w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8T, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8T, 0, 16, 80, 90, 384, 202896, moek_mlp_fp8t_h0_on_sm90_m80n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP8T, 0, 16, 80, 90, 384, 202896, moek_up_down_fp8t_h0_on_sm90_m80n256s4w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp8t\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP8B128, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP8B128, 0, 64, 80, 90, 384, 204240, moek_mlp_fp8b128_h0_on_sm90_m80n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP8B128, 0, 64, 80, 90, 384, 204240, moek_up_down_fp8b128_h0_on_sm90_m80n256s4w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp8b128\", hidden = 0, arch = \"sm90\", m = 80, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 112, 90, 384, 229008, moek_mlp_bf16_h0_on_sm90_m112n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 112, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_BF16, 0, 8, 112, 90, 384, 229008, moek_up_down_bf16_h0_on_sm90_m112n256s4w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 112, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 112, 90, 384, 229008, moek_mlp_fp16_h0_on_sm90_m112n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 112, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP16, 0, 8, 112, 90, 384, 229008, moek_up_down_fp16_h0_on_sm90_m112n256s4w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 112, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_BF16, 0, 8, 144, 90, 384, 229008, moek_mlp_bf16_h0_on_sm90_m144n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 144, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_BF16, 0, 8, 144, 90, 384, 229008, moek_up_down_bf16_h0_on_sm90_m144n256s4w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 144, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_FP16, 0, 0, 90)
-MOEK_KERNEL(MLP, MOEK_FP16, 0, 8, 144, 90, 384, 229008, moek_mlp_fp16_h0_on_sm90_m144n256s4w12, "{ op = \"mlp\", template = \"mlp_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 144, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
+MOEK_KERNEL(UP_DOWN, MOEK_FP16, 0, 8, 144, 90, 384, 229008, moek_up_down_fp16_h0_on_sm90_m144n256s4w12, "{ op = \"up_down\", template = \"fused_wgmma\", quant = \"fp16\", hidden = 0, arch = \"sm90\", m = 144, n = 256, s = 4, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_COUNTS_IDS | MOEK_TRAIT_GATHERS, 0, 64, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 90)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 8, 16, 90, 384, 219120, moek_up_bf16_h0_on_sm90_m16n128s11w12, "{ op = \"up\", template = \"gemm_wgmma\", quant = \"bf16\", hidden = 0, arch = \"sm90\", m = 16, n = 128, s = 11, w = 12 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_LINES, MOEK_TRAIT_EARLY | MOEK_TRAIT_SORTS_IDS | MOEK_TRAIT_W_MAPS, 8192, 256, 0, 0, 0, 0)

@@ -21,7 +21,7 @@ typedef struct moek_facts_ {
     long long mean;             /* rows an expert, on average, rounded up */
     long long row_blocks;       /* 1: the kernel in question takes a list of row blocks; 0: its blocks share all rows, and find them */
     long long fragments;        /* 1: weights are tiled as fragments: of 4 bits, or of 8 with activations in T */
-    long long fused;            /* 1: the kernel in question does up and down in one launch (mlp) */
+    long long fused;            /* 1: the kernel in question does up and down in one launch (up_down) */
     long long m;                /* rows of a tile of the kernel in question */
     long long w_bits;           /* bits of an element of the weights */
     long long integers;         /* 1: activations are 8-bit integers */
@@ -51,8 +51,8 @@ static long long moek_rule_tile_rows_(const moek_facts_ *f)
     if (f->fragments && f->m == 96) return 88;                                             /* fragments-tiles */
     if (f->fragments && f->m >= 32) return 7 * f->m / 8;                                   /* fragments-tiles */
     if (f->fragments) return 3 * f->m / 4;                                                 /* fragments-tiles */
-    if (f->fused && f->m > 56 && f->quantizes && f->inter <= 256) return 48;               /* mlp-tall-tiles */
-    if (f->fused) return f->m - 8;                                                         /* mlp-in-the-rule */
+    if (f->fused && f->m > 56 && f->quantizes && f->inter <= 256) return 48;               /* up-down-tall-tiles */
+    if (f->fused) return f->m - 8;                                                         /* up-down-in-the-rule */
     if (f->m == 32 && f->inter < 512) return 14;                                           /* choices-110-cells */
     return 2 * f->m / 3;                                                                   /* choices-110-cells */
 }
@@ -93,12 +93,12 @@ static long long moek_rule_one_launch_(const moek_facts_ *f)
 }
 
 /* 1: a kernel that does up, quantization of h and down in one launch is taken, up to its tile_rows. */
-static long long moek_rule_fused_mlp_(const moek_facts_ *f)
+static long long moek_rule_up_down_(const moek_facts_ *f)
 {
-    if (f->used * f->up_tiles < 2 * f->sms) return 0;                                      /* where-mlp-wins */
+    if (f->used * f->up_tiles < 2 * f->sms) return 0;                                      /* where-up-down-wins */
     if (f->mean > 16 || (f->quantizes && f->mean > 10)) return 1;                          /* rule-140-cells */
     if (f->slots < 256 || f->used * f->down_tiles < 2 * f->sms) return 0;                  /* rule-140-cells */
-    return 1;                                                                              /* where-mlp-wins */
+    return 1;                                                                              /* where-up-down-wins */
 }
 
 /* Rows an expert from which on x is written in sorted order, each row once a slot, for TMA; 0: never. */

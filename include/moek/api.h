@@ -198,7 +198,7 @@ typedef struct moek_args {
     void *state;                      /* NULL, or moek_state_size() bytes of device memory, 256-byte aligned, zeroed
                                          once (cudaMemset), then left alone.  With it, runs of few tokens (without
                                          `shared`) take one launch (moek_plan_layer), and runs of some rows an expert
-                                         one launch for both GEMMs (moek_plan_mlp).
+                                         one launch for both GEMMs (moek_plan_up_down).
                                          SAFETY: blocks of such a launch wait for each other, so it needs all SMs at
                                          once.  Never two such runs on a device at the same time, in any stream or
                                          process; and beside such a run no kernel that waits for work enqueued behind
@@ -233,7 +233,7 @@ typedef struct moek_kernel {
     const char *row;                  /* its row in kernels.toml                                                      */
     int block;                        /* columns of a scale of w, baked in; 0: a whole row, or the format says it     */
     int reads, traits;                /* bits: MOEK_READS_*, how w may lie; MOEK_TRAIT_*, what it does and wants      */
-    int scratch, flags;               /* up, down, layer, mlp: bytes of split of a block, flags that begin as zeros   */
+    int scratch, flags;               /* of GEMMs and layers: bytes of split of a block, flags that begin as zeros    */
     int max_tokens;                   /* layer: of a launch; 0: any number, by rows an expert                         */
     int ring, pages;                  /* layer of few tokens: moek_decode_room (moek/ops.h); else 0                   */
     int down_quant;                   /* layer: the format of w_down, where it is another; else 0                     */
@@ -352,22 +352,22 @@ size_t      moek_state_size(void);                               /* bytes of arg
  * measured choice for so many rows if there is one (config.tuned), else by the built-in rule (rules.toml).           */
 typedef struct moek_selection {
     const moek_kernel *layer;         /* all behind routing in one launch; or NULL                                    */
-    const moek_kernel *mlp;           /* else, up, quantization of h and down in one launch; or NULL.  standard format,
+    const moek_kernel *up_down;       /* else, up, quantization of h and down in one launch; or NULL.  standard format,
                                          at most 1024 row blocks (moek/ops.h), hidden above 896 bytes and inter above
                                          128; a scale a tensor: after moek_plan_bind, with static scales              */
     const moek_kernel *up, *down;     /* else, these.  Built-in rule: of the smallest tile that holds an expert's mean
                                          share of the rows; the largest has no bound                                  */
     moek_details details;             /* how they share the work (moek/plan/chosen.h)                                 */
 } moek_selection;
-enum { MOEK_FUSE_NONE, MOEK_FUSE_MLP, MOEK_FUSE_LAYER };       /* kernels whose blocks wait for each other (args.state):
-                                                                  none; mlp; layer and mlp                            */
-/* rows: those that a run brings to the experts (tokens, on one rank).  fuse: moek_run takes FUSE_LAYER, and FUSE_MLP
- * with args.shared, and the stages below FUSE_MLP, if there is args.state, else FUSE_NONE.  A plan that is not
+enum { MOEK_FUSE_NONE, MOEK_FUSE_UP_DOWN, MOEK_FUSE_LAYER };   /* kernels whose blocks wait for each other (args.state):
+                                                                  none; up_down; layer and up_down                    */
+/* rows: as many as a run brings to the experts (tokens, on one rank).  fuse: with args.state moek_run takes FUSE_LAYER,
+ * but FUSE_UP_DOWN with args.shared, and the stages below take FUSE_UP_DOWN; else FUSE_NONE.  A plan that is not
  * initialized: all zeros.                                                                                            */
 moek_selection moek_selection_of(const moek_plan *plan, int rows, int fuse);
 int         moek_plan_tile(const moek_plan *plan, int rows);                     /* .details.tile of FUSE_NONE        */
 const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens);           /* .layer of FUSE_LAYER              */
-const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows);               /* .mlp of FUSE_MLP                  */
+const moek_kernel *moek_plan_up_down(const moek_plan *plan, int rows);           /* .up_down of FUSE_UP_DOWN          */
 
 /* Run the layer.  Kernel launches on `stream`, nothing else: no allocation, no synchronization; capturable in a graph.
  * A CPU plan has done the work on return.  Refuses before anything is launched or written, with a sentence in

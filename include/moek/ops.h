@@ -266,19 +266,19 @@ enum { MOEK_SM90_APART = 40 };      /* w_gate and w are less than 2^40 bytes apa
 /* Bytes of a, at most, for MOEK_TRAIT_GATHERS: by 32-bit offsets in units of 16 bytes. */
 #define MOEK_GATHERED ((long long)1 << 36)
 
-/* mlp: up, quant of h and down of the standard format in one launch, each as its op says; not for fp8c, nor for fp8t
- *   without static scales.
+/* up_down: up, quant of h and down of the standard format in one launch, each as its op says; not for fp8c, nor for
+ *   fp8t without static scales.
  *   written  down.a: h by sorted row, as quant leaves it (bf16, fp16: h itself); fp8b128: down.a_scale
  *   read     of up: a, rows.order, rows.div, ids (as for m = 128), rows.counts, max_blocks, early; of down: out,
  *            rows.out_order, which is written when rows.order is; of both: w and gate, and sizes; fp8t: a_scale, the
  *            static scales
  *   Blocks wait for each other: all of them must be resident at once, one an SM.                                    */
-typedef struct moek_mlp_args {
+typedef struct moek_up_down_args {
     const moek_gemm_args *up, *down;/* in host memory                                                                */
-    int32_t *flags;                 /* scratch: [MOEK_MLP_FLAGS + up.max_blocks], zeroed when rows.order is written  */
+    int32_t *flags;                 /* scratch: [MOEK_UP_DOWN_FLAGS + up.max_blocks], 0 when rows.order is written    */
     int ue8m0;                      /* of the scales of h                                                            */
-} moek_mlp_args;
-enum { MOEK_MLP_FLAGS = 64, MOEK_MLP_BLOCKS = 1024 };     /* up.max_blocks <= MOEK_MLP_BLOCKS, or E_ARGUMENT         */
+} moek_up_down_args;
+enum { MOEK_UP_DOWN_FLAGS = 64, MOEK_UP_DOWN_BLOCKS = 1024 }; /* up.max_blocks <= MOEK_UP_DOWN_BLOCKS, or E_ARGUMENT */
 
 /* combine: y[t] = T(sum over k, ascending, of weights[t][k] * rows[row(t, k)] + addend[t]), in f32.
  *   row = slot_row ? slot_row[slot] : slot.  A slot counts only if its id is in [0, experts) and its row >= 0;

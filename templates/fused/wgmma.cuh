@@ -1,9 +1,9 @@
 /* fused/wgmma.cuh -- up, quantization of h and down in one launch, on Hopper, of the rows r of each expert:
- * h[r] = act(gate(x[r]), up(x[r])), and y[r] = h[r] . w_down.  For mlp_wgmma of the table.
+ * h[r] = act(gate(x[r]), up(x[r])), and y[r] = h[r] . w_down.  For fused_wgmma of the table.
  *
  * Two grouped GEMMs by wgmma in one persistent launch: one block an SM.  Experts have tens of rows, and the bytes of
  * the weights are still the limit.  Each block streams its tiles of w_up, then without a pause its tiles of w_down.
- * The plan takes the kernel where up and down have tiles enough for all SMs (rules.toml: fused_mlp), up to the mean of
+ * The plan takes the kernel where up and down have tiles enough for all SMs (rules.toml: up_down), up to the mean of
  * rows an expert in tile_rows.  Blocks wait for tiles of h of other blocks: all blocks must be resident at once.
  * A tile is M rows of a by N rows of w, with all of k.  Rows of w are wgmma's M, 128 a warpgroup, and rows of a its N.
  * Warps have roles:
@@ -59,7 +59,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
     /* Of up and of down: columns of a tile, tiles of a row block, stages of a tile. */
     struct size { int columns, tiles, steps; moek_fastdiv over_tiles; };
     struct params {
-        moek_mlp_args a;
+        moek_up_down_args a;
         moek_gemm_args up, down;
         size sizes[2];
         moek_fastdiv div;
@@ -75,7 +75,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         uint64_t *stored, *told;                       /* barriers [TOLD]: a tile of h is written; other blocks know */
         uint64_t *claimed;                             /* barriers [CLAIMS]: of `claim` */
         int *claim;                                    /* [CLAIMS]: tiles taken by demand */
-        uint16_t *expert;                              /* [MOEK_MLP_BLOCKS] of row blocks */
+        uint16_t *expert;                              /* [MOEK_UP_DOWN_BLOCKS] of row blocks */
         int *row;                                      /* [experts + 2]: each one's first; row blocks */
         int *order;                                    /* [ORDERS][M]: where rows of a tile of y go */
         float *scales;                                 /* [STAGES]: of rows of a; of 64s of rows of w */
@@ -238,7 +238,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         tile at;
         int slot = of->slot, phase = of->phase, number, step, i;
         unsigned n = of->n;
-        const int32_t *const ready = b->flags + MOEK_MLP_FLAGS;
+        const int32_t *const ready = b->flags + MOEK_UP_DOWN_FLAGS;
         int from_b = 0, known = 0;                     /* down: row blocks from_b .. known - 1 are ready */
         for (;;) {
             int rows;
@@ -329,7 +329,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
                 const unsigned k = n - 1;
                 moek_mbar_wait_(b->stored + k % TOLD, k / TOLD % 2);
                 moek_mbar_arrive_(b->told + k % TOLD);
-                moek_flag_add_(b->flags + MOEK_MLP_FLAGS + at.b);
+                moek_flag_add_(b->flags + MOEK_UP_DOWN_FLAGS + at.b);
             }
         }
     }
@@ -599,7 +599,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         b.claimed = b.told + TOLD;
         b.claim = (int *)(b.claimed + CLAIMS);
         b.expert = (uint16_t *)(b.claim + CLAIMS);
-        b.row = (int *)(b.expert + MOEK_MLP_BLOCKS);
+        b.row = (int *)(b.expert + MOEK_UP_DOWN_BLOCKS);
         b.order = b.row + MOEK_SM90_EXPERTS + 4;
         b.experts = p->up.experts;
         b.flags = p->a.flags;
@@ -646,13 +646,13 @@ static MOEK_UNUSED moek_status moek_launch_up_down_(
     void (*kernel)(typename moek_up_down_<M, N, STAGES, Format>::params))
 {
     typedef moek_up_down_<M, N, STAGES, Format> K;
-    const moek_mlp_args *const a = (const moek_mlp_args *)args;
+    const moek_up_down_args *const a = (const moek_up_down_args *)args;
     typename K::params p;
     moek_status status;
     int i;
     if (!a) return MOEK_READY_SM90_(kernel, K::THREADS, shared);
     if (a->up->max_blocks < 1 || a->up->experts < 1) return MOEK_OK;
-    if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_MLP_BLOCKS || a->up->rows_per_expert ||
+    if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_UP_DOWN_BLOCKS || a->up->rows_per_expert ||
         !a->flags || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     if ((long long)a->up->max_blocks * M * a->down->k * K::ELEMENT >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
     p.a = *a; p.up = *a->up; p.down = *a->down;

@@ -59,7 +59,7 @@ static void test_two_formats(void)
           "same: %s", p.why);
     c = mixed(scaled, blocks);
     CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.chosen.up[0]->quant == scaled && p.chosen.down[0]->quant == blocks &&
-          !p.chosen.layers && !p.chosen.mlps, "%s", p.why);
+          !p.chosen.layers && !p.chosen.up_downs, "%s", p.why);
     again = p.config;
     CHECK(moek_plan_init(&p, &again) == MOEK_OK && !memcmp(&again, &p.config, sizeof again), "filled in, and again: %s",
           p.why);

@@ -369,7 +369,7 @@ static void check_misuse(moek_plan *p, const char *what)
     CHECK(moek_workspace_size(p) == 0, "%s", what);
     for (i = -1; i < 100; i += 33) {
         CHECK(moek_plan_tile(p, i) == 0, "%s: tile", what);
-        CHECK(!moek_plan_layer(p, i) && !moek_plan_mlp(p, i), "%s: layer, mlp", what);
+        CHECK(!moek_plan_layer(p, i) && !moek_plan_up_down(p, i), "%s: layer, up_down", what);
     }
     CHECK(moek_repack_up(p, bytes, bytes, 1, 0, NULL) == MOEK_E_ARGUMENT, "%s: repack_up", what);
     CHECK(moek_repack_down(p, bytes, bytes, 1, 0, NULL) == MOEK_E_ARGUMENT, "%s: repack_down", what);

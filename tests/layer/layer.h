@@ -693,7 +693,7 @@ static inline int layer_check(layer *l, const char *what)
     memset(l->args.workspace, 0x7b, l->args.workspace_size);
     same = layer_same(l, moek_run, y, "a second run, on another workspace");
     memset(l->args.workspace, 0xff, l->args.workspace_size);
-    if (moek_plan_layer(&l->plan, l->args.tokens) || moek_plan_mlp(&l->plan, l->args.tokens)) {
+    if (moek_plan_layer(&l->plan, l->args.tokens) || moek_plan_up_down(&l->plan, l->args.tokens)) {
         /* Other sums; zeroed once, then left from run to run. */
         static void *state;
         void *const before = layer_state;

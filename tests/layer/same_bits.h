@@ -229,11 +229,11 @@ static void test_strides(void)
             layer l;
             if (!layer_arch || !row_of(&k[i], f)) continue;
             if (quick_set && !quick_row(&k[i])) continue;
-            if (k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
+            if (k[i].op != MOEK_OP_UP && k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_UP_DOWN) continue;
             SKIP_IF_SMALL(k[i].op != MOEK_OP_LAYER && (i + q_) % 4);
             SKIP_IF_QUICK(i, 4);
             c.kernel = k[i].name; c.block = k[i].block;
-            c.hidden = k[i].op == MOEK_OP_MLP ? 1024 : 256; c.inter = k[i].op == MOEK_OP_MLP ? 256 : 128;
+            c.hidden = k[i].op == MOEK_OP_UP_DOWN ? 1024 : 256; c.inter = k[i].op == MOEK_OP_UP_DOWN ? 256 : 128;
             c.max_tokens = k[i].op == MOEK_OP_LAYER ? k[i].max_tokens ? 3 : 9 : wide && !SMALL ? 300 : 20;
             layer_new(&l, &c, LAYER_STATIC, c.max_tokens);
             l.args.shared_y = layer_new_t(&l, (size_t)c.max_tokens * c.hidden, 1);
@@ -241,7 +241,7 @@ static void test_strides(void)
             strides_of(&l, k[i].name);
             if (k[i].op != MOEK_OP_UP)
                 CHECK(k[i].op == MOEK_OP_LAYER ? moek_plan_layer(&l.plan, c.max_tokens) == &k[i]
-                                               : moek_plan_mlp(&l.plan, c.max_tokens) == &k[i],
+                                               : moek_plan_up_down(&l.plan, c.max_tokens) == &k[i],
                       "%s is not what runs", k[i].name);
             if (layer_state) mem_free(layer_arch, layer_state);
             layer_state = NULL;
@@ -339,7 +339,7 @@ static void test_one_launch(void)
 
 /* Rows that are up and down, each by itself, with fewer rows an expert than a tile has, and more; then where the plan
  * takes them. */
-static void mlp_case(int quant, const char *row, int tokens, int turn)
+static void up_down_case(int quant, const char *row, int tokens, int turn)
 {
     moek_config c = config_of(quant);
     uint16_t *y;
@@ -353,8 +353,8 @@ static void mlp_case(int quant, const char *row, int tokens, int turn)
     if (turn % 5 == 3) c.shared_slots = 1;
     layer_new(&l, &c, LAYER_STATIC | (turn % 2 ? LAYER_BIAS : 0) | (turn % 4 == 2 ? LAYER_LOGITS : 0), tokens);
     layer_state = layer_zeros(moek_state_size());
-    if (!layer_check(&l, row ? row : "the plan's mlp row") || !CHECK(layer_state, "%s: no state", l.what) ||
-        !CHECK(moek_plan_mlp(&l.plan, tokens) != NULL && !moek_plan_layer(&l.plan, tokens), "%s: no row takes it",
+    if (!layer_check(&l, row ? row : "the plan's up_down row") || !CHECK(layer_state, "%s: no state", l.what) ||
+        !CHECK(moek_plan_up_down(&l.plan, tokens) != NULL && !moek_plan_layer(&l.plan, tokens), "%s: no row takes it",
                l.what)) {
         y = NULL;
     } else if ((y = layer_y(&l, moek_run)) != NULL) {
@@ -372,20 +372,20 @@ static void mlp_case(int quant, const char *row, int tokens, int turn)
     layer_state = NULL;
     layer_free(&l);
 }
-static void test_mlp(void)
+static void test_up_down(void)
 {
     FOR_EACH_FORMAT(f) {
         int n, i, turn = 0;
         const moek_kernel *k = moek_kernels(&n);
-        if (!format_has(f, MOEK_OP_MLP, layer_arch)) continue;
+        if (!format_has(f, MOEK_OP_UP_DOWN, layer_arch)) continue;
         for (i = 0; i < n; i++)
-            if (k[i].op == MOEK_OP_MLP && k[i].quant == f->number && !(quick_set && !quick_row(&k[i]))) {
-                mlp_case(f->number, k[i].name, 40, turn);
+            if (k[i].op == MOEK_OP_UP_DOWN && k[i].quant == f->number && !(quick_set && !quick_row(&k[i]))) {
+                up_down_case(f->number, k[i].name, 40, turn);
                 turn += 2;
                 SKIP_IF_SMALL((turn + q_) % 8 > 1 || quick_set);
-                mlp_case(f->number, k[i].name, 300, turn - 1);
+                up_down_case(f->number, k[i].name, 300, turn - 1);
             }
         SKIP_IF_SMALL(f->number != FORMAT_BLOCKED || quick_set);
-        mlp_case(f->number, NULL, 300 + 300 * (f->number % 3), f->number);
+        up_down_case(f->number, NULL, 300 + 300 * (f->number % 3), f->number);
     }
 }

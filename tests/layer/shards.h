@@ -190,7 +190,7 @@ static void shards_case(const moek_format *f, int shards, int inter, int act, in
             fine &= layer_check(&l, "a shard");
             if (fine) {
                 const void *y = layer_got(&l, l.args.y);
-                CHECK(!part.inter_offset || (!moek_plan_layer(&l.plan, tokens) && !moek_plan_mlp(&l.plan, tokens)),
+                CHECK(!part.inter_offset || (!moek_plan_layer(&l.plan, tokens) && !moek_plan_up_down(&l.plan, tokens)),
                       "%s: a row that quantizes h takes it", l.what);
                 CHECK(l.plan.backend == backend, "%s: backend %d", l.what, l.plan.backend);
                 for (i = 0; i < n; i++) sum[i] += ref_get_t(y, i, l.plan.config.dtype);
@@ -286,7 +286,7 @@ static void test_large(void)
     c = config_of(FORMAT_PLAIN);
     c.inter = 1 << 21; c.hidden = 4096; c.experts = 64; c.topk = 8; c.max_tokens = 1024;
     CHECK(moek_plan_init(&plan, &c) == MOEK_OK, "h of 64 GiB: %s", plan.why);
-    CHECK(moek_plan_mlp(&plan, 512) && !moek_plan_mlp(&plan, 1024), "mlp rows, with h of 64 GiB");
+    CHECK(moek_plan_up_down(&plan, 512) && !moek_plan_up_down(&plan, 1024), "up_down rows, with h of 64 GiB");
 }
 
 /* Without batch_invariant: chunks give the same bits on GPUs while tiles are the same, which such few tokens see to. */

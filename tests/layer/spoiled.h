@@ -77,7 +77,7 @@ static void rounding_case(const moek_format *f, const moek_kernel *k, int tokens
     layer l;
     int i, n, wrong = 0, infinite = 0;
     c.act = MOEK_RELU_NO_MUL;
-    c.hidden = k && k->op == MOEK_OP_MLP ? 1024 : turn % 2 ? 256 : format_round_up(f, 320); c.inter = 768;
+    c.hidden = k && k->op == MOEK_OP_UP_DOWN ? 1024 : turn % 2 ? 256 : format_round_up(f, 320); c.inter = 768;
     c.topk = 1 + turn % 4;
     c.max_tokens = tokens;
     c.kernel = k ? k->name : NULL;
@@ -175,14 +175,14 @@ static void test_rounding(void)
         }
         for (i = 0; i < n; i++) {
             if (!row_of(&k[i], f) || (quick_set && !quick_row(&k[i]))) continue;
-            if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_MLP) continue;
+            if (k[i].op != MOEK_OP_LAYER && k[i].op != MOEK_OP_UP_DOWN) continue;
             if (k[i].op == MOEK_OP_LAYER && !(k[i].traits & MOEK_TRAIT_FP16)) {
                 if (!format_dtype(f)) rounding_refused(f->number, &k[i]);
                 continue;
             }
             for (tokens = 1; tokens <= 8; tokens++, turn++) {
                 SKIP_IF_QUICK(i, 3);
-                SKIP_IF_SMALL(!k[i].max_tokens && (tokens + i) % (k[i].op == MOEK_OP_MLP || quick_set ? 8 : 3));
+                SKIP_IF_SMALL(!k[i].max_tokens && (tokens + i) % (k[i].op == MOEK_OP_UP_DOWN || quick_set ? 8 : 3));
                 rounding_case(f, &k[i], tokens, turn);
             }
         }
@@ -418,7 +418,7 @@ static int in_plan(const moek_plan *p, const moek_kernel *k)
     int i, found = k == h->route || k == h->map || k == h->sort || k == h->quant || k == h->combine;
     for (i = 0; i < p->chosen.gemms; i++) found |= k == p->chosen.up[i] || k == p->chosen.down[i];
     for (i = 0; i < p->chosen.layers; i++) found |= k == p->chosen.layer[i];
-    for (i = 0; i < p->chosen.mlps; i++) found |= k == p->chosen.mlp[i];
+    for (i = 0; i < p->chosen.up_downs; i++) found |= k == p->chosen.up_down[i];
     return found;
 }
 static int arch_of(const char *name)

@@ -155,7 +155,7 @@ static void test_backend(const char *name)
     RUN(test_alignment);
     RUN(test_strides);
     RUN_LONG(test_one_launch);
-    RUN(test_mlp);
+    RUN(test_up_down);
     RUN(test_tiled);
     RUN(test_fragments);
     RUN(test_panels);

@@ -61,9 +61,9 @@ static moek_status stub(int op, int m, const void *args)
         say("(");
         say_gemm((const moek_gemm_args *)args);
         say(")");
-    } else if (op == MOEK_OP_MLP) {
+    } else if (op == MOEK_OP_UP_DOWN) {
         say("(");
-        say_gemm(((const moek_mlp_args *)args)->up);
+        say_gemm(((const moek_up_down_args *)args)->up);
         say(")");
     } else if (op == MOEK_OP_COMBINE) {
         say("(discard%d)", ((const moek_combine_args *)args)->discard);

@@ -13,7 +13,7 @@ sys.dont_write_bytecode = True
 import moegen
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HAVE_ACT = ("up", "layer", "mlp")
+HAVE_ACT = ("up", "layer", "up_down")
 
 
 def table():

@@ -287,11 +287,11 @@ static void test_layer(void)
                round_up(16, now.row->granule), IDS_SORTED);
 }
 
-/* ---- mlp --------------------------------------------------------------------------------------------------------- */
+/* ---- up_down ----------------------------------------------------------------------------------------------------- */
 
 /* Each slot is a token of a layer with one slot a token and no weights: its y is the slot's row. */
-static void mlp_want(const moek_mlp_args *h, const void *x, int stride, const int32_t *ids, int slots, int topk,
-                     int layout, double *want)
+static void up_down_want(const moek_up_down_args *h, const void *x, int stride, const int32_t *ids, int slots, int topk,
+                         int layout, double *want)
 {
     const size_t row = (size_t)h->up->k * 2;
     char *const every = (char *)ref_alloc((size_t)slots * row);
@@ -312,7 +312,7 @@ static void mlp_want(const moek_mlp_args *h, const void *x, int stride, const in
     ref_layer(&r, want);
     free(every);
 }
-static void mlp_move(moek_mlp_args *d, moek_gemm_args *up, moek_gemm_args *down)
+static void up_down_move(moek_up_down_args *d, moek_gemm_args *up, moek_gemm_args *down)
 {
     d->up = up, d->down = down;
     MOVE(d->flags);
@@ -320,7 +320,7 @@ static void mlp_move(moek_mlp_args *d, moek_gemm_args *up, moek_gemm_args *down)
     gemm_move(down);
 }
 /* x -> a of up: what quant makes of it. */
-static void mlp_quantize(moek_gemm_args *up, const void *x, int tokens, int ue8m0)
+static void up_down_quantize(moek_gemm_args *up, const void *x, int tokens, int ue8m0)
 {
     moek_quant_args q;
     memset(&q, 0, sizeof q);
@@ -335,9 +335,9 @@ static void mlp_quantize(moek_gemm_args *up, const void *x, int tokens, int ue8m
     else up->a_scale = (const float *)q.scale;
 }
 /* What a case has besides: a token of NaN, or of Inf; gates so far below 0 that two have no reciprocal in common. */
-enum { MLP_PLAIN, MLP_NAN, MLP_INF, MLP_FAR, MLP_ODDITIES };
-static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
-                         int kind, int odd)
+enum { UP_DOWN_PLAIN, UP_DOWN_NAN, UP_DOWN_INF, UP_DOWN_FAR, UP_DOWN_ODDITIES };
+static void up_down_odd_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
+                             int kind, int odd)
 {
     const moek_format *const f = now.format;
     const int fp8 = format_quantizes(f), slots = tokens * topk, by_slot = rng_below(4) != 1;
@@ -347,7 +347,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     const double tolerance = (fp8 ? 9e-3 : 3e-3) * (fp8 && all < 1e3 ? 8 : fp8 && all < 1e4 ? 4 : all < 100 ? 2 : 1);
     gemm_case_t c;
     moek_gemm_args up, down, d_up, d_down;
-    moek_mlp_args h, d;
+    moek_up_down_args h, d;
     const int32_t *ids;
     const uint16_t *made, *before;
     uint16_t *x, *of_slot;
@@ -374,31 +374,31 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
     if (!stride || fp8) stride = hidden;
     x = (uint16_t *)in(rows_size(tokens, hidden, stride) * 2);
     for (i = 0; i < tokens; i++)
-        fill_t(x + (size_t)i * stride, (size_t)hidden, up.dtype, odd == MLP_FAR ? 30 : 1);
-    p = odd == MLP_NAN || odd == MLP_INF ? rng_below(tokens) * stride : 0;
-    for (i = 0; odd == MLP_NAN && i < hidden; i++) x[p + i] = 0x7fff;
-    if (odd == MLP_INF) x[p + rng_below(hidden)] = ref_to_t(INFINITY, up.dtype);
+        fill_t(x + (size_t)i * stride, (size_t)hidden, up.dtype, odd == UP_DOWN_FAR ? 30 : 1);
+    p = odd == UP_DOWN_NAN || odd == UP_DOWN_INF ? rng_below(tokens) * stride : 0;
+    for (i = 0; odd == UP_DOWN_NAN && i < hidden; i++) x[p + i] = 0x7fff;
+    if (odd == UP_DOWN_INF) x[p + rng_below(hidden)] = ref_to_t(INFINITY, up.dtype);
     layer_static(&up, &down);
     /* (Inf: 448 times 2^127, which a double is and a float is not.) */
-    h.ue8m0 = f->ue8m0 && rng_below(4) == 3 && odd != MLP_INF;
-    mlp_quantize(&up, x, tokens, h.ue8m0);
+    h.ue8m0 = f->ue8m0 && rng_below(4) == 3 && odd != UP_DOWN_INF;
+    up_down_quantize(&up, x, tokens, h.ue8m0);
     down.a = scratch((size_t)slots * inter * 2);
     if (format_blocked(f)) down.a_scale = layer_scales(slots, inter);
     down.out = out((size_t)slots * hidden * 2);
     if (by_slot) down.rows.out_order = up.rows.order;
-    h.flags = (int32_t *)scratch((size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
-    memset(h.flags, 0, (size_t)(MOEK_MLP_FLAGS + up.max_blocks) * 4);
+    h.flags = (int32_t *)scratch((size_t)(MOEK_UP_DOWN_FLAGS + up.max_blocks) * 4);
+    memset(h.flags, 0, (size_t)(MOEK_UP_DOWN_FLAGS + up.max_blocks) * 4);
     h.up = &up, h.down = &down;
     if (!self) up.ids = NULL;
     d = h, d_up = up, d_down = down;
-    mlp_move(&d, &d_up, &d_down);
+    up_down_move(&d, &d_up, &d_down);
     if (launch_twice(&d)) {
         want = (double *)ref_alloc((size_t)slots * hidden * sizeof *want);
         of_slot = (uint16_t *)ref_alloc((size_t)slots * hidden * 2);
         memset(of_slot, 0, (size_t)slots * hidden * 2);
         made = (const uint16_t *)got(down.out), before = (const uint16_t *)rows_want(down.out);
         rows_say("the reference");
-        mlp_want(&h, x, stride, ids, slots, topk, layout, want);
+        up_down_want(&h, x, stride, ids, slots, topk, layout, want);
         for (p = 0; p < up.rows.offsets[experts]; p++) {
             const int slot = up.rows.order[p];
             memcpy(of_slot + (size_t)slot * hidden, made + (size_t)(by_slot ? slot : p) * hidden, (size_t)hidden * 2);
@@ -414,7 +414,7 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
         if (slots < 3000) {                            /* behind a kernel that has not written a, or its order, yet */
             d = h, d_up = up, d_down = down;
             d_up.early = 1;
-            mlp_move(&d, &d_up, &d_down);
+            up_down_move(&d, &d_up, &d_down);
             late_begin(d_up.a, up.a);
             late_begin(d_up.rows.order, up.rows.order);
             late_begin(d.flags, h.flags);
@@ -426,17 +426,18 @@ static void mlp_odd_case(int turn, int act, int layout, int tokens, int topk, in
         d = h, d_up = up, d_down = down;
         if ((d_up.w.codes = gemm_tiles(&up)) && (d_down.w.codes = gemm_tiles(&down))) {
             d_up.w.layout = d_down.w.layout = 1;
-            mlp_move(&d, &d_up, &d_down);
+            up_down_move(&d, &d_up, &d_down);
             rows_again("out of tiled weights", &d, down.out);
         }
     }
     rows_clear();
 }
-static void mlp_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter, int kind)
+static void up_down_case(int turn, int act, int layout, int tokens, int topk, int experts, int hidden, int inter,
+                         int kind)
 {
-    mlp_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, MLP_PLAIN);
+    up_down_odd_case(turn, act, layout, tokens, topk, experts, hidden, inter, kind, UP_DOWN_PLAIN);
 }
-static void test_mlp(void)
+static void test_up_down(void)
 {
     static const int tokens[] = { 1, 3, 9, 17, 33, 64, 65, 127, 200, 255 };
     static const int acts[][2] = { MOEK_EACH_ACT(UP_ACT) };
@@ -444,25 +445,26 @@ static void test_mlp(void)
     for (i = 0; i < COUNT(acts); i++)
         for (layout = MOEK_UP_GATE_UP; layout <= (acts[i][1] ? MOEK_UP_SEPARATE : MOEK_UP_GATE_UP); layout++, turn++) {
             each_act(i, layout, acts[i][1]);
-            mlp_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 1 + rng_below(9),
-                     gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
+            up_down_case(turn, acts[i][0], layout, tokens[turn % COUNT(tokens)], 1 + rng_below(2), 1 + rng_below(9),
+                         gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 136), IDS_RANDOM);
         }
     each_act_end();
     for (i = 0; i < COUNT(tokens); i++)
         for (kind = 0; kind < IDS_KINDS; kind++, turn++)
-            mlp_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8), 1 + turn % 60,
-                     gemm_size(turn, tokens[i] > 20 ? 136 : 520), gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392), kind);
-    for (i = 0; i < 4 * MLP_ODDITIES; i++, turn++)
-        mlp_odd_case(turn, acts[i / 2 % COUNT(acts)][0], MOEK_UP_GATE_UP, 20 + 37 * (i % 3), 2, 5,
-                     gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 264), IDS_RANDOM, i % MLP_ODDITIES);
+            up_down_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, tokens[i], 1 + turn % (tokens[i] > 20 ? 3 : 8),
+                         1 + turn % 60, gemm_size(turn, tokens[i] > 20 ? 136 : 520),
+                         gemm_size(turn / 3, tokens[i] > 20 ? 72 : 392), kind);
+    for (i = 0; i < 4 * UP_DOWN_ODDITIES; i++, turn++)
+        up_down_odd_case(turn, acts[i / 2 % COUNT(acts)][0], MOEK_UP_GATE_UP, 20 + 37 * (i % 3), 2, 5,
+                         gemm_size(rng_below(8), 264), gemm_size(rng_below(8), 264), IDS_RANDOM, i % UP_DOWN_ODDITIES);
     /* Several tiles a block of up and of down, in the ring many times over; the most experts, of which not all have
      * rows; the most row blocks there may be, an expert's side by side, more slots than few blocks sort. */
     for (kind = 0; kind < IDS_KINDS; kind++, turn++)
-        mlp_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, 400, 2, 40, round_up(700, now.row->granule),
-                 round_up(264, now.row->granule), kind);
-    mlp_case(1, MOEK_SILU, MOEK_UP_GATE_UP, 700, 1, 1000, round_up(72, now.row->granule),
-             round_up(16, now.row->granule), IDS_RANDOM);
+        up_down_case(turn, MOEK_SILU, MOEK_UP_GATE_UP, 400, 2, 40, round_up(700, now.row->granule),
+                     round_up(264, now.row->granule), kind);
+    up_down_case(1, MOEK_SILU, MOEK_UP_GATE_UP, 700, 1, 1000, round_up(72, now.row->granule),
+                 round_up(16, now.row->granule), IDS_RANDOM);
     for (i = 0; i < 2; i++)
-        mlp_case(2 + i, MOEK_SILU, MOEK_UP_SWAPPED, (SMALL ? 60 : 500) * now.row->m, 2, 3, now.row->granule,
-                 now.row->granule, IDS_EVEN);
+        up_down_case(2 + i, MOEK_SILU, MOEK_UP_SWAPPED, (SMALL ? 60 : 500) * now.row->m, 2, 3, now.row->granule,
+                     now.row->granule, IDS_EVEN);
 }

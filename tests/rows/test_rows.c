@@ -261,7 +261,7 @@ static void test_row(const moek_kernel *row)
     case MOEK_OP_REPACK:  test_repack(); break;
     case MOEK_OP_EXPAND:  test_expand(); break;
     case MOEK_OP_LAYER:   now.row->max_tokens ? test_layer_few() : test_layer(); break;
-    case MOEK_OP_MLP:     test_mlp(); break;
+    case MOEK_OP_UP_DOWN:     test_up_down(); break;
     default:              CHECK(0, "%s: no test for op %d", row->name, row->op);
     }
     if (row->reads & MOEK_READS_BLOCKS && !now.format->only_blocks) {  /* both orders */

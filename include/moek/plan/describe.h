@@ -55,7 +55,7 @@ static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
         const int gemms = plan->chosen.choice[i].gemms;
         moek_append_(t, "  up to %d tokens: %s\n", plan->chosen.choice[i].tokens,
                      gemms >= 0 ? plan->chosen.up[gemms]->name :
-                     gemms <= MOEK_CHOICE_MLP ? plan->chosen.mlp[MOEK_CHOICE_MLP - gemms]->name :
+                     gemms <= MOEK_CHOICE_UP_DOWN ? plan->chosen.up_down[MOEK_CHOICE_UP_DOWN - gemms]->name :
                      gemms <= MOEK_CHOICE_LAYER ? "one launch" : "the built-in rule");
     }
     if (plan->chosen.choices) {
@@ -166,11 +166,11 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
         }
         moek_append_(&t, "  down    %s\n", plan->chosen.down[i]->name);
     }
-    for (i = 0; i < plan->chosen.mlps; i++)
-        moek_append_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "both      ", plan->chosen.mlp[i]->name,
-                     moek_tile_rows_(plan, plan->chosen.mlp[i]));
-    if (plan->chosen.mlps)
-        moek_append_(&t, "          instead of up and down, with args.state, where moek_plan_mlp says so\n");
+    for (i = 0; i < plan->chosen.up_downs; i++)
+        moek_append_(&t, "%s%s (up to %d rows an expert)\n", i ? "          " : "both      ",
+                     plan->chosen.up_down[i]->name, moek_tile_rows_(plan, plan->chosen.up_down[i]));
+    if (plan->chosen.up_downs)
+        moek_append_(&t, "          instead of up and down, with args.state, where moek_plan_up_down says so\n");
     moek_append_(&t, "finalize  %s, %s\n", plan->prepare_finalize->name, plan->chosen.combine->name);
     for (i = 0; i < plan->chosen.layers; i++) {
         const moek_kernel *const layer = plan->chosen.layer[i];

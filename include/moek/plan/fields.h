@@ -28,7 +28,7 @@
 #define MOEK_EACH_PLAN_FIELD_(X) \
     X(config) X(weights) X(bound) X(backend) X(device) X(arch) X(slots) X(local_experts) X(chunk) X(rows) \
     X(rows_per_expert) X(prepare_finalize) X(experts) X(workspace_size) X(why) X(note) X(chosen)
-#define MOEK_EACH_SELECTION_FIELD_(X) X(layer) X(mlp) X(up) X(down) X(details)
+#define MOEK_EACH_SELECTION_FIELD_(X) X(layer) X(up_down) X(up) X(down) X(details)
 #define MOEK_EACH_STEP_FIELD_(X) \
     X(plan) X(args) X(first) X(tokens) X(topk_ids) X(topk_weights) X(ids) X(a) X(a_scale) X(rows) X(expert_ids) \
     X(expert_weights) X(expert_tokens) X(out) X(straight) X(prepare_workspace) X(experts_workspace) X(routed) \

@@ -18,7 +18,7 @@ typedef struct moek_request_ {
 
 static int moek_is_gemm_(int op)
 {
-    return op == MOEK_OP_UP || op == MOEK_OP_DOWN || op == MOEK_OP_LAYER || op == MOEK_OP_MLP;
+    return op == MOEK_OP_UP || op == MOEK_OP_DOWN || op == MOEK_OP_LAYER || op == MOEK_OP_UP_DOWN;
 }
 
 /* Has the table rows of it? */
@@ -93,7 +93,7 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_request
     else if (k->quant && k->quant != quant) moek_append_(&t, "is for %s", moek_quant_name(k->quant));
     else if (k->down_quant && k->down_quant != moek_down_quant_(c))
         moek_append_(&t, "is for %s with w_down in %s", moek_quant_name(k->quant), moek_quant_name(k->down_quant));
-    else if ((k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP) && moek_two_formats_(c) && !k->down_quant)
+    else if ((k->op == MOEK_OP_LAYER || k->op == MOEK_OP_UP_DOWN) && moek_two_formats_(c) && !k->down_quant)
         moek_append_(&t, "up is %s, down is %s; this row has one format", moek_quant_name(c->quant),
                      moek_quant_name(c->down_quant));
     else if (gemm && !layout && !reads)
@@ -112,7 +112,7 @@ static const char *moek_kernel_refuses_(const moek_kernel *k, const moek_request
         moek_append_(&t, "inter %d is no multiple of %d", c->inter, k->granule);
     else if (gemm && k->granule > 1 && c->inter_offset % k->granule)
         moek_append_(&t, "inter_offset %d is no multiple of %d", c->inter_offset, k->granule);
-    else if (c->inter_offset && (k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP))
+    else if (c->inter_offset && (k->op == MOEK_OP_LAYER || k->op == MOEK_OP_UP_DOWN))
         moek_append_(&t, "takes groups of columns that begin with the shard; inter_offset is %d", c->inter_offset);
     return t.length ? why : NULL;
 }

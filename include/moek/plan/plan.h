@@ -145,7 +145,7 @@ static moek_status moek_ready_kernels_(const moek_request_ *o, const moek_plan *
     all[n++] = h->combine; all[n++] = h->expand;
     for (i = 0; i < h->gemms; i++) { all[n++] = h->up[i]; all[n++] = h->down[i]; }
     for (i = 0; i < h->layers; i++) all[n++] = h->layer[i];
-    for (i = 0; i < h->mlps; i++) all[n++] = h->mlp[i];
+    for (i = 0; i < h->up_downs; i++) all[n++] = h->up_down[i];
     for (i = 0; i < n; i++)
         if (all[i] && all[i]->launch(NULL, NULL) != MOEK_OK) {
             const moek_target_ target = moek_target_of_(all[i], o->device.arch);
@@ -173,16 +173,16 @@ static void moek_choose_layers_(const moek_request_ *o, int arch, moek_plan *pla
 }
 
 /* Rows that are both GEMMs.  None if another row was demanded for what they do. */
-static void moek_choose_mlps_(const moek_request_ *o, int arch, moek_plan *plan)
+static void moek_choose_up_downs_(const moek_request_ *o, int arch, moek_plan *plan)
 {
     const moek_config *c = o->config;
     const moek_kernel *demanded = moek_kernel_find(c->kernel);
-    const int op = demanded ? demanded->op : MOEK_OP_MLP;
-    plan->chosen.mlps = 0;
-    plan->chosen.mlps_demanded = demanded && op == MOEK_OP_MLP;
+    const int op = demanded ? demanded->op : MOEK_OP_UP_DOWN;
+    plan->chosen.up_downs = 0;
+    plan->chosen.up_downs_demanded = demanded && op == MOEK_OP_UP_DOWN;
     if (!plan->chosen.tiles || !moek_local_(plan) || c->batch_invariant || op == MOEK_OP_UP ||
         op == MOEK_OP_DOWN || op == MOEK_OP_LAYER) return;
-    moek_add_kernels_(o, MOEK_OP_MLP, arch, plan->chosen.mlp, &plan->chosen.mlps);
+    moek_add_kernels_(o, MOEK_OP_UP_DOWN, arch, plan->chosen.up_down, &plan->chosen.up_downs);
 }
 
 /* config.expand_weights: the kernel that makes e4m3 of weights, and behind the tiles the pair that reads them.  None
@@ -244,7 +244,7 @@ static moek_status moek_choose_kernels_(const moek_request_ *o, int arch, moek_p
     if (c->batch_invariant && h->tiles > 1) h->tiles = 1;
     h->gemms = h->tiles;
     moek_choose_layers_(o, arch, plan);
-    moek_choose_mlps_(o, arch, plan);
+    moek_choose_up_downs_(o, arch, plan);
     return moek_choose_expanded_(o, arch, plan);
 }
 
@@ -347,7 +347,7 @@ static int moek_plan_has_(const moek_plan *p, const moek_kernel *k)
                  k == h->combine || k == h->expand;
     for (i = 0; i < h->gemms; i++) has |= k == h->up[i] || k == h->down[i];
     for (i = 0; i < h->layers; i++) has |= k == h->layer[i];
-    for (i = 0; i < h->mlps; i++) has |= k == h->mlp[i];
+    for (i = 0; i < h->up_downs; i++) has |= k == h->up_down[i];
     return has;
 }
 
@@ -362,7 +362,7 @@ static int moek_several_steps_serve_(const moek_plan *p, int op)
 static const char *moek_left_out_(const moek_plan *p, const moek_kernel *k)
 {
     const int gemm = k->op == MOEK_OP_UP || k->op == MOEK_OP_DOWN;
-    const int several = k->op == MOEK_OP_LAYER || k->op == MOEK_OP_MLP;
+    const int several = k->op == MOEK_OP_LAYER || k->op == MOEK_OP_UP_DOWN;
     const int other = k->op == MOEK_OP_UP ? MOEK_OP_DOWN : MOEK_OP_UP;
     const int free = moek_arch_is_host_(k->arch) && moek_two_formats_(&p->config);       /* moek_partner_ */
     int i, partners = 0;

@@ -54,7 +54,7 @@ static const moek_facts_ *moek_facts_on_(moek_facts_ *f, const moek_plan *plan, 
     f->again = i < 0 ? 0 : h->bound[i].again;
     f->last = i < 0 ? 0 : h->bound[i].last;
     f->row_blocks = (k->traits & MOEK_TRAIT_ROW_BLOCKS) != 0;
-    f->fused = k->op == MOEK_OP_MLP;
+    f->fused = k->op == MOEK_OP_UP_DOWN;
     f->m = k->m;
     return f;
 }
@@ -145,7 +145,7 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
 {
     const int tokens = (int)f->rows, measured = moek_measured_(plan, tokens);
     int i;
-    if (tokens < 1 || f->slots > MOEK_SELF_SORT || measured >= 0 || measured <= MOEK_CHOICE_MLP) return NULL;
+    if (tokens < 1 || f->slots > MOEK_SELF_SORT || measured >= 0 || measured <= MOEK_CHOICE_UP_DOWN) return NULL;
     if (!moek_scales_known_(plan)) return NULL;
     if (measured <= MOEK_CHOICE_LAYER) {
         const moek_kernel *const k = plan->chosen.layer[MOEK_CHOICE_LAYER - measured];
@@ -163,25 +163,25 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
 
 /* The kernel for up, quantization of h and down in one launch.  Never with very short tiles (of 128 bytes of k: up 8,
  * down 2): the warp that tells other blocks of a tile, which takes microseconds, could fall behind. */
-static const moek_kernel *moek_mlp_of_(const moek_plan *plan, moek_facts_ *f)
+static const moek_kernel *moek_up_down_of_(const moek_plan *plan, moek_facts_ *f)
 {
     const moek_config *c = &plan->config;
     const int element = (int)moek_x_bytes_(c->quant, 1);
-    const int measured = plan->chosen.mlps_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, (int)f->rows);
+    const int measured = plan->chosen.up_downs_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, (int)f->rows);
     const moek_kernel *k = NULL;
     long long blocks;
     int i;
-    if (!plan->chosen.mlps || f->rows < 1 || measured >= 0) return NULL;
+    if (!plan->chosen.up_downs || f->rows < 1 || measured >= 0) return NULL;
     if (!moek_scales_known_(plan)) return NULL;
     if (c->hidden * element <= 7 * 128 || c->inter * element <= 128) return NULL;
-    if (plan->chosen.mlps_demanded) k = plan->chosen.mlp[0];
-    else if (measured <= MOEK_CHOICE_MLP) k = plan->chosen.mlp[MOEK_CHOICE_MLP - measured];
-    else if (!moek_rule_fused_mlp_(f)) return NULL;
-    for (i = 0; !k && i < plan->chosen.mlps; i++)
-        if (moek_tile_holds_(f, plan, plan->chosen.mlp[i])) k = plan->chosen.mlp[i];
+    if (plan->chosen.up_downs_demanded) k = plan->chosen.up_down[0];
+    else if (measured <= MOEK_CHOICE_UP_DOWN) k = plan->chosen.up_down[MOEK_CHOICE_UP_DOWN - measured];
+    else if (!moek_rule_up_down_(f)) return NULL;
+    for (i = 0; !k && i < plan->chosen.up_downs; i++)
+        if (moek_tile_holds_(f, plan, plan->chosen.up_down[i])) k = plan->chosen.up_down[i];
     if (!k) return NULL;
     blocks = moek_max_blocks(f->slots, plan->local_experts, k->m);
-    return blocks <= MOEK_MLP_BLOCKS && blocks * k->m * c->inter * element < MOEK_GATHERED ? k : NULL;
+    return blocks <= MOEK_UP_DOWN_BLOCKS && blocks * k->m * c->inter * element < MOEK_GATHERED ? k : NULL;
 }
 
 /* Rows an expert from which on the up kernel quantizes h itself; 0: it cannot. */
@@ -204,7 +204,7 @@ static int moek_may_sort_x_(const moek_plan *plan)
     return gains && moek_local_(plan) && moek_rule_sorted_x_(&f);
 }
 
-/* What the up or mlp kernel does beside its GEMM, on one rank. */
+/* What the up or up_down kernel does beside its GEMM, on one rank. */
 static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const moek_kernel *k,
                              moek_selection *selection)
 {
@@ -231,13 +231,13 @@ moek_selection moek_selection_of(const moek_plan *plan, int rows, int fuse)
     how->discards = (int)moek_rule_discards_(&f);
     if (!plan->chosen.tiles) return selection;        /* a user's experts */
     selection.layer = fuse >= MOEK_FUSE_LAYER ? moek_layer_of_(plan, &f) : NULL;
-    selection.mlp = fuse >= MOEK_FUSE_MLP ? moek_mlp_of_(plan, &f) : NULL;
+    selection.up_down = fuse >= MOEK_FUSE_UP_DOWN ? moek_up_down_of_(plan, &f) : NULL;
     how->tile = moek_tile_of_(plan, &f);
-    how->expands = !selection.mlp && plan->chosen.expanded && how->tile == plan->chosen.expanded;
-    k = selection.mlp ? selection.mlp : plan->chosen.up[how->tile];
+    how->expands = !selection.up_down && plan->chosen.expanded && how->tile == plan->chosen.expanded;
+    k = selection.up_down ? selection.up_down : plan->chosen.up[how->tile];
     if (moek_local_(plan)) moek_share_work_(plan, &f, k, &selection);
     how->x_sms = how->counts_ids ? (int)moek_rule_x_sms_(moek_facts_on_(&f, plan, k)) : 0;
-    if (selection.mlp) return selection;
+    if (selection.up_down) return selection;
     from = moek_requantizes_from_(plan, &f, k);
     down = plan->chosen.down[how->tile];
     if (!selection.layer) selection.up = k, selection.down = down;
@@ -254,8 +254,8 @@ const moek_kernel *moek_plan_layer(const moek_plan *plan, int tokens)
 {
     return moek_selection_of(plan, tokens, MOEK_FUSE_LAYER).layer;
 }
-const moek_kernel *moek_plan_mlp(const moek_plan *plan, int rows)
+const moek_kernel *moek_plan_up_down(const moek_plan *plan, int rows)
 {
-    return moek_selection_of(plan, rows, MOEK_FUSE_MLP).mlp;
+    return moek_selection_of(plan, rows, MOEK_FUSE_UP_DOWN).up_down;
 }
 #endif

@@ -170,8 +170,8 @@ static const char *moek_choice_refuses_(const moek_request_ *o, const moek_plan 
     return NULL;
 }
 
-/* The pair of a line's up row, put into the plan if it is not there yet; MOEK_CHOICE_LAYER - i, MOEK_CHOICE_MLP - i;
- * MOEK_CHOICE_RULE: none of these, and the note says why. */
+/* The pair of a line's up row, put into the plan if it is not there yet; or MOEK_CHOICE_LAYER - i, or
+ * MOEK_CHOICE_UP_DOWN - i.  MOEK_CHOICE_RULE: none of these, and the note says why. */
 static int moek_choice_gemms_(const moek_request_ *o, moek_plan *plan, const moek_tuned_line_ *line, moek_text_ *note)
 {
     const moek_cell_ w = line->cell[MOEK_AT_ROW_];
@@ -181,7 +181,7 @@ static int moek_choice_gemms_(const moek_request_ *o, moek_plan *plan, const moe
     int i;
     for (i = 0; i < MOEK_KERNELS_ && !up; i++) if (moek_cell_is_(w, moek_table_[i].name)) up = &moek_table_[i];
     for (i = 0; i < plan->chosen.layers; i++) if (up == plan->chosen.layer[i]) return MOEK_CHOICE_LAYER - i;
-    for (i = 0; i < plan->chosen.mlps; i++) if (up == plan->chosen.mlp[i]) return MOEK_CHOICE_MLP - i;
+    for (i = 0; i < plan->chosen.up_downs; i++) if (up == plan->chosen.up_down[i]) return MOEK_CHOICE_UP_DOWN - i;
     for (i = 0; i < plan->chosen.gemms; i++) if (plan->chosen.up[i] == up) return i;
     if (up) no = moek_choice_refuses_(o, plan, up, &down, why, sizeof why);
     if (!no && plan->chosen.gemms == MOEK_MAX_TILES) no = "is one too many";

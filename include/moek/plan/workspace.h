@@ -133,8 +133,8 @@ static size_t moek_smallest_tile_(const moek_plan *plan)
     return (size_t)m;
 }
 
-/* Flags that a run takes at most: of up and down, or of an mlp kernel.  With them tiles are split along k and taken by
- * demand, which batch_invariant forbids. */
+/* Flags that a run takes at most: of up and down, or of an up_down kernel.  With them tiles are split along k and taken
+ * by demand, which batch_invariant forbids. */
 static int moek_gemm_flags_(const moek_plan *plan, int gemms)
 {
     return plan->config.batch_invariant ? 0 : plan->chosen.up[gemms]->flags + plan->chosen.down[gemms]->flags;
@@ -143,8 +143,10 @@ static int moek_max_flags_(const moek_plan *plan)
 {
     int i, most = 0;
     for (i = 0; i < plan->chosen.gemms; i++) if (moek_gemm_flags_(plan, i) > most) most = moek_gemm_flags_(plan, i);
-    for (i = 0; i < plan->chosen.mlps; i++)
-        if (plan->chosen.mlp[i]->flags + MOEK_MLP_BLOCKS > most) most = plan->chosen.mlp[i]->flags + MOEK_MLP_BLOCKS;
+    for (i = 0; i < plan->chosen.up_downs; i++) {
+        const int flags = plan->chosen.up_down[i]->flags + MOEK_UP_DOWN_BLOCKS;
+        if (flags > most) most = flags;
+    }
     return most;
 }
 /* Bytes of partial sums that a block takes at most. */

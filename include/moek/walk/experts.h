@@ -44,17 +44,17 @@ static moek_gemm_args moek_down_in_one_(const moek_step *step, const moek_table_
     return down;
 }
 
-/* Up, quantization of h and down by an mlp kernel. */
-static moek_status moek_mlp_(const moek_kernel *mlp, const moek_step *step, const moek_table_work_ *w,
-                             moek_gemm_args *up, moek_stream stream)
+/* Up, quantization of h and down by an up_down kernel. */
+static moek_status moek_run_up_down_(const moek_kernel *up_down, const moek_step *step, const moek_table_work_ *w,
+                                      moek_gemm_args *up, moek_stream stream)
 {
     moek_gemm_args down = moek_down_in_one_(step, w);
-    moek_mlp_args a;
+    moek_up_down_args a;
     up->early = 1;
     down.rows.out_order = w->order;
     a.up = up; a.down = &down;
     a.flags = w->flags; a.ue8m0 = step->plan->config.ue8m0;
-    return mlp->launch(&a, stream);
+    return up_down->launch(&a, stream);
 }
 
 /* Weights of g become e4m3 in the workspace; then g has these and their scales, in the order of checkpoints. */
@@ -87,7 +87,8 @@ static moek_status moek_sort_slots_(const moek_step *step, const moek_table_work
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
     const moek_details *how = &step->selection.details;
-    const moek_kernel *const mlp = step->selection.mlp, *const up = mlp ? mlp : plan->chosen.up[how->tile];
+    const moek_kernel *const up_down = step->selection.up_down;
+    const moek_kernel *const up = up_down ? up_down : plan->chosen.up[how->tile];
     moek_sort_args s;
     moek_status status;
     memset(&s, 0, sizeof s);
@@ -96,10 +97,10 @@ static moek_status moek_sort_slots_(const moek_step *step, const moek_table_work
     g->max_blocks = moek_max_blocks(s.slots, plan->local_experts, s.block_m);
     s.ids = step->expert_ids;
     s.counts = w->counts; s.offsets = w->offsets; s.order = w->order;
-    if (!mlp && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
+    if (!up_down && up->traits & MOEK_TRAIT_ROW_BLOCKS) {
         s.block_expert = w->block_expert; s.block_row = w->block_row; s.num_blocks = w->num_blocks;
     }
-    s.zeros = mlp ? mlp->flags + g->max_blocks : moek_gemm_flags_(plan, how->tile);
+    s.zeros = up_down ? up_down->flags + g->max_blocks : moek_gemm_flags_(plan, how->tile);
     s.zero = s.zeros ? w->flags : NULL;
     if (how->sorted_x) s.slot_row = w->slot_row;
     if (moek_early_(plan, plan->chosen.sort) && moek_local_(plan))       /* 1: beside the quantization of x */
@@ -155,7 +156,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     } else if ((status = moek_sort_slots_(step, &w, &g, stream)) != MOEK_OK) {
         return status;
     }
-    if (step->selection.mlp) return moek_mlp_(step->selection.mlp, step, &w, &g, stream);
+    if (step->selection.up_down) return moek_run_up_down_(step->selection.up_down, step, &w, &g, stream);
 
     g.out = w.h;
     g.early = moek_early_(plan, up);

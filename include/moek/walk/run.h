@@ -59,7 +59,7 @@ moek_status moek_begin(const moek_plan *plan, const moek_args *args, moek_step *
     if (args->tokens > plan->chunk)
         MOEK_REFUSE_(args, MOEK_E_ARGUMENT, "args.tokens is %d; the stages take at most plan.chunk = %d at once",
                      args->tokens, plan->chunk);
-    moek_slice_(plan, args, 0, args->tokens, MOEK_FUSE_MLP, step);
+    moek_slice_(plan, args, 0, args->tokens, MOEK_FUSE_UP_DOWN, step);
     return MOEK_OK;
 }
 
@@ -137,7 +137,7 @@ static moek_status moek_failed_(const moek_args *args, moek_status status, int f
 
 moek_status moek_run(const moek_plan *plan, const moek_args *args, moek_stream stream)
 {
-    const int fuse = args && args->shared ? MOEK_FUSE_MLP : MOEK_FUSE_LAYER;      /* shared: something between steps */
+    const int fuse = args && args->shared ? MOEK_FUSE_UP_DOWN : MOEK_FUSE_LAYER;  /* shared: something between steps */
     moek_step step;
     int first, end;
     moek_status status = moek_check_run_(plan, args, stream);
