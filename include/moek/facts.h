@@ -44,72 +44,66 @@ const moek_format *moek_format_of_file(int file_type)
     return NULL;
 }
 
-/* What host code asks most.  quant: a format there is, or one that has nothing of it. */
+/* What host code asks most.  f: a format, or NULL, which has nothing of it. */
 /* Is x s8 beside other weights?  Such formats have plain C of their own on CPUs, and serve where they are named. */
-static MOEK_UNUSED int moek_sums_bytes_(int quant)
+static MOEK_UNUSED int moek_sums_bytes_(const moek_format *f)
 {
-    const moek_format *const f = moek_format_of(quant);
     return f->x == MOEK_ELEMENT_S8 && (f->w != f->x || f->only_blocks);
 }
-static int moek_quantizes_(int quant)                  /* x and h become something else than T */
-{
-    const moek_format *const f = moek_format_of(quant);
-    return f && f->x_bits < 16;
-}
-static const moek_scale_shape *moek_x_scale_(int quant)
+static int moek_quantizes_(const moek_format *f) { return f && f->x_bits < 16; }   /* x and h become not T */
+static const moek_scale_shape *moek_x_scale_(const moek_format *f)
 {
     static const moek_scale_shape none = { 0, 0, 0 };
-    const moek_format *const f = moek_format_of(quant);
     return f ? &f->x_scale : &none;
 }
-static int moek_by_tensor_(int quant) { return moek_x_scale_(quant)->type && !moek_x_scale_(quant)->rows; }
-static int moek_by_row_(int quant) { return moek_x_scale_(quant)->rows && !moek_x_scale_(quant)->columns; }
-static int moek_blocked_(int quant) { return moek_x_scale_(quant)->columns > 0; }
-static int moek_x_global_scale_(int quant)             /* x has a static scale on top of others */
+static int moek_by_tensor_(const moek_format *f) { return moek_x_scale_(f)->type && !moek_x_scale_(f)->rows; }
+static int moek_by_row_(const moek_format *f) { return moek_x_scale_(f)->rows && !moek_x_scale_(f)->columns; }
+static int moek_blocked_(const moek_format *f) { return moek_x_scale_(f)->columns > 0; }
+static int moek_x_global_scale_(const moek_format *f)  /* x has a static scale on top of others */
 {
-    const moek_format *const f = moek_format_of(quant);
-    return f && f->static_x && !moek_by_tensor_(quant);
+    return f && f->static_x && !moek_by_tensor_(f);
 }
-static const moek_scale_shape *moek_w_scale_(int quant)
+static const moek_scale_shape *moek_w_scale_(const moek_format *f)
 {
     static const moek_scale_shape none = { 0, 0, 0 };
-    const moek_format *const f = moek_format_of(quant);
     return f ? &f->w_scale : &none;
 }
 /* Rows of w share scales, so that it matters where a shard of tensor parallelism begins. */
-static int moek_rows_share_(int quant) { return moek_w_scale_(quant)->rows > 1; }
+static int moek_rows_share_(const moek_format *f) { return moek_w_scale_(f)->rows > 1; }
 /* Columns or rows of w, or columns of h, share scales: one more than config.inter_offset may be; 0: none. */
-static int moek_scale_group_(int quant, int block)
+static int moek_scale_group_(const moek_format *f, int block)
 {
-    const moek_format *const f = moek_format_of(quant);
-    const moek_scale_shape w = f ? moek_weight_scale(f, block) : *moek_w_scale_(quant);
-    const int most = w.rows > w.columns ? w.rows : w.columns, x = moek_x_scale_(quant)->columns;
+    const moek_scale_shape w = f ? moek_weight_scale(f, block) : *moek_w_scale_(NULL);
+    const int most = w.rows > w.columns ? w.rows : w.columns, x = moek_x_scale_(f)->columns;
     return most > 1 || x ? most > x ? most : x : 0;
 }
 /* T of a format whose elements are T; 0: T is free. */
-static int moek_fixed_dtype_(int quant)
+static int moek_fixed_dtype_(const moek_format *f)
 {
-    const moek_format *const f = moek_format_of(quant);
     return !f ? 0 : f->x == MOEK_ELEMENT_BF16 ? MOEK_DTYPE_BF16 : f->x == MOEK_ELEMENT_FP16 ? MOEK_DTYPE_FP16 : 0;
 }
 /* The format of that T. */
 static MOEK_UNUSED int moek_plain_format_of_(int dtype)
 {
     int quant = 1;
-    while (moek_fixed_dtype_(quant) != dtype) quant++;
+    while (moek_fixed_dtype_(moek_format_of(quant)) != dtype) quant++;
     return quant;
 }
 
-/* The format of the weights that an op reads: w_down may have one of its own. */
+/* The format of the weights that an op reads: w_down may have one of its own.  (A plan has both found.) */
 static int moek_quant_at_(const moek_config *c, int op)
 {
     return op == MOEK_OP_DOWN && c->down_quant ? c->down_quant : c->quant;
+}
+static const moek_format *moek_format_at_(const moek_config *c, int op)
+{
+    return moek_format_of(moek_quant_at_(c, op));
 }
 /* The format of w_down and of h; gate, up and x have config.quant. */
 static int moek_down_quant_(const moek_config *c) { return moek_quant_at_(c, MOEK_OP_DOWN); }
 static int moek_two_formats_(const moek_config *c) { return moek_down_quant_(c) != c->quant; }
 /* config.ue8m0, of x or of h in this format: of two formats, one may have no such scales. */
-static int moek_rounds_up_(const moek_config *c, int quant) { return c->ue8m0 && moek_format_of(quant)->ue8m0; }
+static int moek_rounds_up_(const moek_config *c, const moek_format *f) { return c->ue8m0 && f->ue8m0; }
 
 moek_scale_shape moek_weight_scale(const moek_format *f, int block)
 {
@@ -131,14 +125,14 @@ static int moek_in_blocks_(const moek_format *f, int weight_layout)
  * and a format that has nothing else, or is tiled there, lies in blocks under any word. */
 static int moek_layout_at_(const moek_config *c, int op)
 {
-    const int blocks = moek_in_blocks_(moek_format_of(moek_quant_at_(c, op)), c->weight_layout);
+    const int blocks = moek_in_blocks_(moek_format_at_(c, op), c->weight_layout);
     return blocks ? MOEK_WEIGHTS_BLOCKS : c->weight_layout == MOEK_WEIGHTS_BLOCKS ? MOEK_WEIGHTS_CHECKPOINT
                                                                                   : c->weight_layout;
 }
 /* Columns of whole blocks of a file, which the weights of an op come in, or came in before they were tiled; else 0. */
 static int moek_block_columns_(const moek_config *c, int op)
 {
-    const moek_format *const f = moek_format_of(moek_quant_at_(c, op));
+    const moek_format *const f = moek_format_at_(c, op);
     return f->only_blocks || moek_layout_at_(c, op) == MOEK_WEIGHTS_BLOCKS ? f->file_columns : 0;
 }
 size_t moek_weight_bytes(const moek_format *f, int weight_layout, size_t columns)

@@ -379,10 +379,10 @@ static moek_ep_sizes_ moek_ep_sizes_sent_(const moek_ep_message_ *m)
 
 /* 1 if the send kernels quantize to this format: e4m3 with a float for each 128 columns.  Other rows are quantized by
  * the kernel of the table, before they are sent. */
-static int moek_ep_fuses_(int quant)
+static int moek_ep_fuses_(const moek_format *f)
 {
-    const moek_scale_shape *const of = moek_x_scale_(quant);
-    return moek_format_of(quant)->x == MOEK_ELEMENT_E4M3 && of->type == MOEK_SCALE_TYPE_F32 && of->columns == 128;
+    const moek_scale_shape *const of = &f->x_scale;
+    return f->x == MOEK_ELEMENT_E4M3 && of->type == MOEK_SCALE_TYPE_F32 && of->columns == 128;
 }
 
 static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, moek_step *step, moek_stream stream)
@@ -391,7 +391,7 @@ static moek_status moek_ep_prepare_send_gpu_(const moek_prepare_finalize *self, 
     const moek_plan *plan = step->plan;
     const int weighted = plan->config.router_weight_on_input, tokens = step->tokens;
     const int few = moek_ep_low_latency_(ep), most = few ? moek_ep_blocks_(ep, MOEK_EP_EACH_) : moek_ep_many_(ep);
-    const int fused = moek_ep_fuses_(plan->config.quant) && !moek_ep_sends_t_(plan) && !weighted;
+    const int fused = moek_ep_fuses_(plan->chosen.format) && !moek_ep_sends_t_(plan) && !weighted;
     moek_ep_message_ m = moek_ep_message_of_(plan);
     moek_ep_dispatch_send_ a;
     const int early = moek_launches_early_(plan), warps = most * (MOEK_EP_MANY_ / 32);

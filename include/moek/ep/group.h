@@ -60,6 +60,7 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     moek_ep_config *c = &ep->config;
     moek_status status = moek_ep_check_(config, why);
     moek_config layer;
+    const moek_format *f;
     int e, raw;
     *c = *config;
     if (status != MOEK_OK) return status;
@@ -72,13 +73,14 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
         return status;
     moek_fill_defaults_(&layer);
     ep->hidden = layer.hidden; ep->slots = layer.topk + layer.shared_slots; ep->quant = layer.quant;
+    f = moek_format_of(layer.quant);
     ep->dtype = layer.dtype; ep->physical_experts = layer.physical_experts;
     if (c->move && c->transport != MOEK_EP_GPU)
         MOEK_FAIL_(why, MOEK_E_BACKEND, "move is for transport = MOEK_EP_GPU; ranks on the CPU share their windows");
     if (c->transport == MOEK_EP_GPU && ep->hidden % moek_ep_granule_(ep->quant))
         MOEK_FAIL_(why, MOEK_E_BACKEND, "hidden is %d; on a GPU rows travel 16 bytes at a time, so with %s it must be "
                    "a multiple of %d", ep->hidden, moek_quant_name(ep->quant), moek_ep_granule_(ep->quant));
-    if (c->x_scale != 0 && !moek_format_of(ep->quant)->static_x)
+    if (c->x_scale != 0 && !f->static_x)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "x_scale is %g, but x of %s has no static scale: leave it 0",
                    (double)c->x_scale, moek_quant_name(ep->quant));
     if (!(c->x_scale - c->x_scale == 0))
@@ -98,11 +100,11 @@ static moek_status moek_ep_settle_(moek_ep *ep, const moek_ep_config *config, mo
     if (!ep->local_experts) ep->local_experts = 1;
     for (ep->owners = 2166136261u, e = 0; e < ep->physical_experts; e++)
         ep->owners = (ep->owners ^ (uint32_t)moek_ep_owner_(c, ep->physical_experts, e)) * 16777619u;
-    raw = !moek_quantizes_(ep->quant) || moek_by_tensor_(ep->quant) ||
+    raw = !moek_quantizes_(f) || moek_by_tensor_(f) ||
           (layer.experts_impl && layer.experts_impl->expects_unquantized);
-    ep->row_bytes = raw ? 2 * ep->hidden : (int)moek_x_bytes_(ep->quant, (size_t)ep->hidden);
-    ep->ue8m0 = moek_rounds_up_(&layer, ep->quant);
-    ep->scale_bytes = raw ? 0 : (int)moek_ep_scales_of_(ep->quant, ep->hidden, ep->ue8m0).wire;
+    ep->row_bytes = raw ? 2 * ep->hidden : (int)moek_x_bytes_(f, (size_t)ep->hidden);
+    ep->ue8m0 = moek_rounds_up_(&layer, f);
+    ep->scale_bytes = raw ? 0 : (int)moek_ep_scales_of_(f, ep->hidden, ep->ue8m0).wire;
     ep->chunks = moek_ep_chunks_(&layer);
     ep->layer = layer;
     return MOEK_OK;
@@ -132,7 +134,7 @@ static void moek_ep_kind_refuses_(const moek_ep *ep, const moek_config *layer, i
         moek_append_(t, "experts %s add up by themselves, so there are no rows for MOEK_EP_EXACT", x->name);
     else if (kind == MOEK_EP_LOW_LATENCY && x && x->weight_and_reduce != MOEK_DELEGATE)
         moek_append_(t, "experts %s do not leave weights and sums to it (MOEK_DELEGATE)", x->name);
-    else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_quantizes_(ep->quant))
+    else if (kind == MOEK_EP_LOW_LATENCY && x && x->expects_unquantized && moek_quantizes_(moek_format_of(ep->quant)))
         moek_append_(t, "it cannot defer quantization, and experts %s expect unquantized rows", x->name);
     else if (demanded) return;
     else if (kind == MOEK_EP_LOW_LATENCY && tokens > MOEK_EP_FEW_TOKENS)

@@ -102,19 +102,20 @@ static int moek_ep_expands_(const moek_ep_scales_ *s) { return s->how == MOEK_EP
 static size_t moek_ep_work_layout_(const moek_ep *ep, const moek_plan *plan, void *base, moek_ep_work_ *w)
 {
     const moek_config *c = &plan->config;
-    const int fp8 = moek_quantizes_(c->quant) && !plan->experts->expects_unquantized;
+    const int fp8 = moek_quantizes_(plan->chosen.format) && !plan->experts->expects_unquantized;
     const int batched = moek_ep_low_latency_(ep);
-    const int late = fp8 && moek_by_tensor_(c->quant);                         /* or may be */
-    const moek_ep_scales_ scales = moek_ep_scales_of_(c->quant, c->hidden, moek_rounds_up_(c, c->quant));
+    const int late = fp8 && moek_by_tensor_(plan->chosen.format);                      /* or may be */
+    const moek_format *const f = plan->chosen.format;
+    const moek_ep_scales_ scales = moek_ep_scales_of_(f, c->hidden, moek_rounds_up_(c, f));
     const size_t hidden = (size_t)c->hidden, chunk = (size_t)plan->chunk, ranks = (size_t)ep->config.ranks;
     const size_t rows = (size_t)plan->local_experts * (size_t)plan->rows_per_expert, received = moek_ep_rows_(ep);
     const int gpu = ep->config.transport == MOEK_EP_GPU, packed = ep->config.kind == MOEK_EP_ALLTOALL;
     const int shares = moek_ep_shares_(ep);
     moek_arena_ arena;
     arena.base = (char *)base; arena.used = 0;
-    w->sent = moek_arena_take_quantized_(&arena, c->quant, fp8 ? chunk : 0, hidden);
+    w->sent = moek_arena_take_quantized_(&arena, f, fp8 ? chunk : 0, hidden);
     w->weighted = (uint16_t *)moek_arena_take_(&arena, c->router_weight_on_input ? 2 * chunk * hidden : 0);
-    w->arrived = moek_arena_take_quantized_(&arena, c->quant, batched ? rows : late ? received : 0, hidden);
+    w->arrived = moek_arena_take_quantized_(&arena, f, batched ? rows : late ? received : 0, hidden);
     w->unquantized = (uint16_t *)moek_arena_take_(&arena, batched && late ? 2 * rows * hidden : 0);
     w->counts = (int32_t *)moek_arena_take_(&arena, 4 * ranks);
     w->offsets = (int32_t *)moek_arena_take_(&arena, 4 * (ranks + 1));
@@ -143,13 +144,13 @@ static size_t moek_ep_workspace_(const moek_prepare_finalize *self, const moek_p
 /* 1 if rows are quantized after arrival: where all of x has one scale that is not known before (fp8t). */
 static int moek_ep_late_(const moek_plan *plan)
 {
-    const int quant = plan->config.quant;
-    return moek_quantizes_(quant) && !plan->experts->expects_unquantized && moek_by_tensor_(quant) &&
+    const moek_format *const f = plan->chosen.format;
+    return moek_quantizes_(f) && !plan->experts->expects_unquantized && moek_by_tensor_(f) &&
            !plan->weights.x_scale;
 }
 static int moek_ep_sends_t_(const moek_plan *plan)
 {
-    return !moek_quantizes_(plan->config.quant) || plan->experts->expects_unquantized || moek_ep_late_(plan);
+    return !moek_quantizes_(plan->chosen.format) || plan->experts->expects_unquantized || moek_ep_late_(plan);
 }
 
 /* Rows of x and their scales: their sizes on the wire and, at the sender, their addresses. */
@@ -163,11 +164,12 @@ typedef struct moek_ep_message_ {
 static moek_ep_message_ moek_ep_message_of_(const moek_plan *plan)
 {
     const moek_config *c = &plan->config;
+    const moek_format *const f = plan->chosen.format;
     moek_ep_message_ m;
     memset(&m, 0, sizeof m);
-    m.x_bytes = moek_ep_sends_t_(plan) ? 2 * (size_t)c->hidden : moek_x_bytes_(c->quant, (size_t)c->hidden);
-    if (!moek_ep_sends_t_(plan) && !moek_by_tensor_(c->quant))
-        m.scales = moek_ep_scales_of_(c->quant, c->hidden, moek_rounds_up_(c, c->quant));
+    m.x_bytes = moek_ep_sends_t_(plan) ? 2 * (size_t)c->hidden : moek_x_bytes_(f, (size_t)c->hidden);
+    if (!moek_ep_sends_t_(plan) && !moek_by_tensor_(f))
+        m.scales = moek_ep_scales_of_(f, c->hidden, moek_rounds_up_(c, f));
     m.x_row = m.x_bytes;
     return m;
 }
@@ -391,8 +393,8 @@ static moek_status moek_ep_arrived_low_latency_(moek_step *step, const moek_ep_w
     const int late = moek_ep_late_(plan);
     moek_quant_args a;
     step->a = w->arrived.q;
-    step->a_scale = !moek_quantizes_(plan->config.quant) ? NULL
-                  : moek_by_tensor_(plan->config.quant) && !late ? plan->weights.x_scale : w->arrived.scale;
+    step->a_scale = !moek_quantizes_(plan->chosen.format) ? NULL
+                  : moek_by_tensor_(plan->chosen.format) && !late ? plan->weights.x_scale : w->arrived.scale;
     step->rows = plan->rows_per_expert;
     step->expert_ids = NULL;
     step->expert_weights = NULL;

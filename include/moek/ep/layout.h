@@ -101,11 +101,11 @@ typedef struct moek_ep_scales_ {
     size_t count;                     /* floats of a row; BYTES: bytes                                                */
     size_t row, wire;                 /* bytes of a row: in memory; on the wire                                       */
 } moek_ep_scales_;
-static moek_ep_scales_ moek_ep_scales_of_(int quant, int hidden, int ue8m0)
+static moek_ep_scales_ moek_ep_scales_of_(const moek_format *f, int hidden, int ue8m0)
 {
     moek_ep_scales_ s;
-    s.row = moek_scales_bytes_(quant, 1, (size_t)hidden);
-    s.how = moek_x_scale_(quant)->type != MOEK_SCALE_TYPE_F32 ? MOEK_EP_BYTES_
+    s.row = moek_scales_bytes_(f, 1, (size_t)hidden);
+    s.how = f->x_scale.type != MOEK_SCALE_TYPE_F32 ? MOEK_EP_BYTES_
           : ue8m0 ? MOEK_EP_EXPONENTS_ : MOEK_EP_FLOATS_;
     s.count = s.how == MOEK_EP_BYTES_ ? s.row : s.row / 4;
     s.wire = s.how == MOEK_EP_FLOATS_ ? s.row : moek_ep_up_(s.count, 4);

@@ -550,7 +550,7 @@ moek_status moek_import_place(const moek_config *config, const moek_weights *wei
     why = moek_text_in_(args->why, args->why_size);
     status = moek_place_check_(config, matrix, expert, &why);
     if (status != MOEK_OK) return status;
-    f = moek_format_of(moek_quant_at_(config, down ? MOEK_OP_DOWN : MOEK_OP_UP));
+    f = moek_format_at_(config, down ? MOEK_OP_DOWN : MOEK_OP_UP);
     if (!f->only_blocks && moek_in_blocks_(f, config->weight_layout))
         MOEK_FAIL_(&why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_BLOCKS, and of %s arrays of codes and "
                    "scales are imported: set weight_layout 0, or bind the blocks of the file", f->name);

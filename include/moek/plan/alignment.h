@@ -48,10 +48,10 @@ static size_t moek_logit_bytes_(int dtype) { return dtype == MOEK_DTYPE_F32 ? 4 
 static int moek_scale_alignment_(const moek_plan *plan, int op, int zeros)
 {
     const moek_config *const c = &plan->config;
-    const int quant = moek_quant_at_(c, op);
-    const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), c->block);
+    const moek_format *const f = moek_format_at_(c, op);
+    const moek_scale_shape of = moek_weight_scale(f, c->block);
     const int scale = of.type && !zeros ? moek_scale_bits_[of.type] / 8 : 1;
-    if (moek_layout_at_(c, op) == MOEK_WEIGHTS_TILED && moek_scales_tiled_(quant, c->block)) return 16;
+    if (moek_layout_at_(c, op) == MOEK_WEIGHTS_TILED && moek_scales_tiled_(f, c->block)) return 16;
     if (moek_arch_is_host_(plan->arch) || zeros || of.columns < 1 || of.columns >= 32) return scale;
     return scale * 32 / of.columns;
 }

@@ -69,14 +69,15 @@ static const char *moek_quant_field_(const moek_config *c, int op)
 /* The scales of a GEMM's weights. */
 static moek_status moek_bind_scales_(const moek_config *c, const void *scale, int op, moek_text_ *why)
 {
-    const int quant = moek_quant_at_(c, op), blocks = moek_layout_at_(c, op) == MOEK_WEIGHTS_BLOCKS;
-    const int scaled = moek_w_scale_(quant)->type && !blocks;
+    const moek_format *const f = moek_format_at_(c, op);
+    const int blocks = moek_layout_at_(c, op) == MOEK_WEIGHTS_BLOCKS;
+    const int scaled = moek_w_scale_(f)->type && !blocks;
     if (scaled && !scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_%s_scale is NULL; %s weights need scales", moek_op_name_(op),
-                   moek_quant_name(quant));
+                   f->name);
     if (!scaled && scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_%s_scale is given, but config.%s is %s, which has none%s",
-                   moek_op_name_(op), moek_quant_field_(c, op), moek_quant_name(quant),
+                   moek_op_name_(op), moek_quant_field_(c, op), f->name,
                    blocks ? " beside its blocks" : "");
     return MOEK_OK;
 }
@@ -116,7 +117,7 @@ static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w
     const int both = up || (down && !moek_two_formats_(c));
     int op;
     for (op = MOEK_OP_UP; op <= MOEK_OP_DOWN; op++) {
-        const moek_format *const f = moek_format_of(moek_quant_at_(c, op));
+        const moek_format *const f = moek_format_at_(c, op);
         if ((op == MOEK_OP_UP ? up : down) && !f->zero)
             MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_up_zero, w_down_zero or w_gate_zero is given, but config.%s is "
                        "%s, which has no zero points", moek_quant_field_(c, op), f->name);
@@ -130,17 +131,17 @@ static moek_status moek_bind_zeros_(const moek_plan *plan, const moek_weights *w
 /* weights.x_scale and h_scale: static scales of x in its format, and of h in the format of w_down. */
 static moek_status moek_bind_static_(const moek_config *c, const void *scale, int op, moek_text_ *why)
 {
-    const int quant = moek_quant_at_(c, op);
+    const moek_format *const f = moek_format_at_(c, op);
     const char *const name = op == MOEK_OP_UP ? "x" : "h";
-    if (!moek_format_of(quant)->static_x && scale)
+    if (!f->static_x && scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s_scale is given, but only formats with static scales have it, not "
-                   "%s", name, moek_quant_name(quant));
-    if (moek_x_global_scale_(quant) && !scale)
+                   "%s", name, f->name);
+    if (moek_x_global_scale_(f) && !scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.%s_scale is NULL; %s needs it, a factor on top of the scales of %s",
-                   name, moek_quant_name(quant), name);
-    if (c->batch_invariant && moek_by_tensor_(quant) && !scale)
+                   name, f->name, name);
+    if (c->batch_invariant && moek_by_tensor_(f) && !scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "kernel does not support batch invariance: %s needs %s_scale for it",
-                   moek_quant_name(quant), name);
+                   f->name, name);
     return MOEK_OK;
 }
 

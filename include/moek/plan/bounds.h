@@ -60,7 +60,7 @@ static moek_cost_ moek_cost_of_(const moek_format *f, int fragments, int blocks,
         cost.percent = 75;
         cost.clocks = blocks ? moek_block_clocks_(f->w, m) : 240;
         if (m == 64) cost.clocks *= 2;                 /* its warps convert each weight twice */
-    } else if (!moek_quantizes_(f->number) && f->x != f->w) {
+    } else if (!moek_quantizes_(f) && f->x != f->w) {
         cost.clocks = 370, cost.percent = 48;          /* x is T, and codes become T */
     }
     return cost;
@@ -86,7 +86,7 @@ static moek_bounds_of_ moek_bounds_begin_(const moek_plan *plan, const moek_devi
     const double memory_part = 0.80, columns = 256;
     const int l2_bytes = 43, l2_bytes_others = 32;
     const moek_config *const c = &plan->config;
-    const moek_format *const f = moek_format_of(c->quant);
+    const moek_format *const f = plan->chosen.format;
     const moek_rate_ *const rate = moek_rate_of_(d->arch);
     const double weights = (double)c->hidden * c->inter * (moek_act_gated_(c->act) ? 3 : 2), sms = d->multiprocessors;
     const double bytes = weights * moek_bytes_a_weight_(f, c);
@@ -157,7 +157,7 @@ static void moek_compute_tiles_(moek_plan *plan, const moek_device_ *d)
     h->computed = 1, h->gbs = moek_gbs_of_(d), h->l2_kb = d->l2_kb, h->mhz = d->mhz;
     b = moek_bounds_begin_(plan, d);
     for (rows = 1; rows <= MOST; rows = next) {
-        const double x = (double)rows * c->hidden * moek_format_of(c->quant)->x_bits / 8;
+        const double x = (double)rows * c->hidden * h->format->x_bits / 8;
         const int best = moek_best_tile_(&b, rows, x > d->l2_kb * 512.0, taken);
         next = rows < 32 ? rows + 1 : rows + rows / 32;
         if (best > taken) taken = best;

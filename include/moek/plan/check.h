@@ -10,9 +10,9 @@ enum {
     MOEK_MAX_EXPERTS_ = 1024, MOEK_MAX_TOPK_ = 32, MOEK_MAX_COLUMNS_ = 1 << 24, MOEK_MAX_SLOTS_ = 0x7ff00000
 };
 
-static size_t moek_x_bytes_(int quant, size_t columns) { return moek_element_bytes(moek_format_of(quant)->x, columns); }
+static size_t moek_x_bytes_(const moek_format *f, size_t columns) { return moek_element_bytes(f->x, columns); }
 /* Columns of a line of 128 bytes of weights. */
-static int moek_w_line_(int quant) { return 128 * 8 / moek_format_of(quant)->w_bits; }
+static int moek_w_line_(const moek_format *f) { return 128 * 8 / f->w_bits; }
 /* Are tiled weights of this format fragments (moek/ops.h: repack)?  And are its scales repacked, too? */
 enum { MOEK_READS_TILED_ = MOEK_READS_LINES | MOEK_READS_FRAGMENTS };
 /* Are weights that lie so (moek_layout_at_) among what is read (moek_kernel.reads)? */
@@ -25,31 +25,32 @@ static int moek_reads_(int reads, int layout)
     default:                  return (reads & MOEK_READS_CHECKPOINT) != 0;
     }
 }
-static int moek_in_fragments_(int quant) { return moek_format_of(quant)->tiled == MOEK_READS_FRAGMENTS; }
-static int moek_scales_tiled_(int quant, int block)
+static int moek_in_fragments_(const moek_format *f) { return f->tiled == MOEK_READS_FRAGMENTS; }
+static int moek_scales_tiled_(const moek_format *f, int block)
 {
-    const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), block);
-    return moek_in_fragments_(quant) && of.rows == 1 && of.columns;
+    const moek_scale_shape of = moek_weight_scale(f, block);
+    return moek_in_fragments_(f) && of.rows == 1 && of.columns;
 }
 /* What hidden and inter must be multiples of for tiled weights: a line of 128 bytes; or a fragment has so many columns,
  * and rows of gate and up. */
-static int moek_tile_granule_(int quant) { return moek_in_fragments_(quant) ? 64 : moek_w_line_(quant); }
+static int moek_tile_granule_(const moek_format *f) { return moek_in_fragments_(f) ? 64 : moek_w_line_(f); }
 static int moek_can_tile_(const moek_config *c, int op)
 {
-    const int quant = moek_quant_at_(c, op), granule = moek_tile_granule_(quant);
-    return (moek_in_fragments_(quant) || !moek_format_of(quant)->only_blocks) && c->hidden % granule == 0 &&
+    const moek_format *const f = moek_format_at_(c, op);
+    const int granule = moek_tile_granule_(f);
+    return (moek_in_fragments_(f) || !f->only_blocks) && c->hidden % granule == 0 &&
            c->inter % granule == 0;
 }
 /* The same for panels: rows of up and columns of down are inter; and a scale of 16 rows lies in one place. */
 enum { MOEK_PANEL_GRANULE_ = 32 };
 static int moek_can_panel_(const moek_config *c, int op)
 {
-    return !moek_format_of(moek_quant_at_(c, op))->only_blocks && c->hidden % MOEK_PANEL_GRANULE_ == 0 &&
+    return !moek_format_at_(c, op)->only_blocks && c->hidden % MOEK_PANEL_GRANULE_ == 0 &&
            c->inter % MOEK_PANEL_GRANULE_ == 0 && c->inter_offset % MOEK_PANEL_GRANULE_ == 0;
 }
-static int moek_scales_in_panels_(int quant, int block)
+static int moek_scales_in_panels_(const moek_format *f, int block)
 {
-    const moek_scale_shape of = moek_weight_scale(moek_format_of(quant), block);
+    const moek_scale_shape of = moek_weight_scale(f, block);
     return of.rows == 1 && of.columns;
 }
 
@@ -105,7 +106,7 @@ static moek_status moek_check_sizes_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_two_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const up = moek_format_of(c->quant), *const down = moek_format_of(c->down_quant);
-    const int own[2] = { moek_fixed_dtype_(c->quant), moek_fixed_dtype_(c->down_quant) };
+    const int own[2] = { moek_fixed_dtype_(up), moek_fixed_dtype_(down) };
     if (!down)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.down_quant is %d, which is no format; 0 (as quant), or "
                    "MOEK_Q6_K_A16, ...", c->down_quant);
@@ -127,7 +128,7 @@ static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
 {
     const int at[2] = { moek_layout_at_(c, MOEK_OP_UP), moek_layout_at_(c, MOEK_OP_DOWN) };
     const int own = at[0] == c->weight_layout ? 0 : 1, op = own ? MOEK_OP_DOWN : MOEK_OP_UP;
-    const moek_format *const f = moek_format_of(moek_quant_at_(c, op));
+    const moek_format *const f = moek_format_at_(c, op);
     int i;
     if (c->weight_layout && at[own] != c->weight_layout && f->only_blocks)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d, and %s comes in blocks of GGUF files alone, "
@@ -141,7 +142,7 @@ static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
         if (layout == MOEK_WEIGHTS_TILED && !moek_can_tile_(c, i))
             MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
                        "no multiple of %d: leave weight_layout 0", c->hidden, c->inter,
-                       moek_tile_granule_(moek_quant_at_(c, i)));
+                       moek_tile_granule_(moek_format_at_(c, i)));
         if (layout == MOEK_WEIGHTS_PANELS && !moek_can_panel_(c, i))
             MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_PANELS, and hidden %d, inter %d or "
                        "inter_offset %d no multiple of %d: leave weight_layout 0", c->hidden, c->inter,
@@ -153,7 +154,8 @@ static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
 {
     moek_status status;
-    const int of_up = moek_fixed_dtype_(c->quant), of_down = moek_fixed_dtype_(moek_down_quant_(c));
+    const moek_format *const up = moek_format_of(c->quant), *const down = moek_format_at_(c, MOEK_OP_DOWN);
+    const int of_up = moek_fixed_dtype_(up), of_down = moek_fixed_dtype_(down);
     const int own = of_up ? of_up : of_down ? of_down : c->dtype;
     if (c->parallel.pool && !c->parallel.run)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.parallel.pool is given, and config.parallel.run is NULL: set both, or "
@@ -184,9 +186,9 @@ static moek_status moek_check_kinds_(const moek_config *c, moek_text_ *why)
     if (c->weight_layout < 0 || c->weight_layout > MOEK_WEIGHTS_BLOCKS)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d; MOEK_WEIGHTS_*", c->weight_layout);
     if ((status = moek_check_layout_(c, why)) != MOEK_OK) return status;
-    if (c->ue8m0 && !moek_rounds_up_(c, c->quant) && !moek_rounds_up_(c, moek_down_quant_(c)))
+    if (c->ue8m0 && !moek_rounds_up_(c, up) && !moek_rounds_up_(c, down))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.ue8m0 rounds f32 scales of groups of columns of x up, but of %s x is "
-                   "%s: leave it 0", moek_quant_name(c->quant), moek_format_of(c->quant)->x_about);
+                   "%s: leave it 0", up->name, up->x_about);
     if (!(c->scale - c->scale == 0 && c->shared_weight - c->shared_weight == 0))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.scale %g or shared_weight %g is not finite",
                    (double)c->scale, (double)c->shared_weight);
@@ -246,7 +248,7 @@ static moek_status moek_no_blocks_(const moek_format *f, const char *size, int c
 /* config.block, of one of the formats or of both. */
 static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
 {
-    const moek_format *const f[2] = { moek_format_of(c->quant), moek_format_of(moek_down_quant_(c)) };
+    const moek_format *const f[2] = { moek_format_of(c->quant), moek_format_at_(c, MOEK_OP_DOWN) };
     int i, j;
     if (c->block && !f[0]->blocks && !f[1]->blocks)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.block is %d, but %s says itself how many columns have a scale: leave "
@@ -265,7 +267,7 @@ static moek_status moek_check_block_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_granule_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
-    const moek_format *const down = moek_format_of(moek_down_quant_(c));
+    const moek_format *const down = moek_format_at_(c, MOEK_OP_DOWN);
     const int of_up = moek_block_columns_(c, MOEK_OP_UP), of_down = moek_block_columns_(c, MOEK_OP_DOWN);
     if (of_up && c->hidden % of_up) return moek_no_blocks_(f, "hidden", c->hidden, why);
     if (of_down && c->inter % of_down) return moek_no_blocks_(down, "inter", c->inter, why);
@@ -280,7 +282,7 @@ static moek_status moek_check_granule_(const moek_config *c, moek_text_ *why)
 static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
 {
     const moek_format *const f = moek_format_of(c->quant);
-    const int shared = moek_scale_group_(c->quant, c->block);
+    const int shared = moek_scale_group_(moek_format_of(c->quant), c->block);
     if (c->inter_offset && moek_block_columns_(c, MOEK_OP_UP))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, and shards of %s begin with a block of %d "
                    "columns: leave it 0, and cut inter by whole blocks, or spread experts (moek_ep.h)", c->inter_offset,
@@ -294,7 +296,7 @@ static moek_status moek_check_shard_(const moek_config *c, moek_text_ *why)
                    "shard %% %d, so (rank * inter) %% %d where shards are equal", c->inter_offset, f->name, shared - 1,
                    shared, shared);
     if (c->inter_offset && moek_act_gated_(c->act) && c->up_layout != MOEK_UP_SEPARATE && !c->up_scales &&
-        moek_rows_share_(c->quant))
+        moek_rows_share_(moek_format_of(c->quant)))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.inter_offset is %d, so scales of gate and up have rows of their "
                    "own: set up_scales = MOEK_UP_SCALES_SEPARATE, and pass them so", c->inter_offset);
     if (c->inter_offset && c->weight_layout == MOEK_WEIGHTS_TILED)
@@ -324,7 +326,7 @@ static moek_status moek_check_weights_(const moek_config *c, moek_text_ *why)
                    "array, and up_layout is MOEK_UP_SEPARATE: leave one of them 0");
     if (c->up_scales < 0 || c->up_scales > MOEK_UP_SCALES_SEPARATE)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is %d; MOEK_UP_SCALES_*", c->up_scales);
-    if (c->up_scales && !moek_rows_share_(c->quant))
+    if (c->up_scales && !moek_rows_share_(moek_format_of(c->quant)))
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.up_scales is for weights several rows of which share a scale, but "
                    "those of %s are %s: leave it 0", f->name, f->w_about);
     if (c->up_scales && moek_act_gated_(c->act) && moek_up_layout_(c) == MOEK_UP_INTERLEAVED)
@@ -401,16 +403,17 @@ static moek_status moek_check_routing_(const moek_config *c, moek_text_ *why)
 
 static void moek_fill_defaults_(moek_config *c)
 {
-    if (!c->dtype) c->dtype = moek_fixed_dtype_(c->quant);
-    if (!c->dtype) c->dtype = moek_fixed_dtype_(moek_down_quant_(c));
+    const moek_format *const up = moek_format_of(c->quant), *const down = moek_format_at_(c, MOEK_OP_DOWN);
+    if (!c->dtype) c->dtype = moek_fixed_dtype_(up);
+    if (!c->dtype) c->dtype = moek_fixed_dtype_(down);
     if (!c->dtype) c->dtype = MOEK_DTYPE_BF16;
     if (c->down_quant == c->quant) c->down_quant = 0;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
-    if (moek_format_of(c->quant)->only_blocks && moek_format_of(moek_down_quant_(c))->only_blocks)
+    if (up->only_blocks && down->only_blocks)
         c->weight_layout = c->weight_layout == MOEK_WEIGHTS_TILED ? MOEK_WEIGHTS_TILED : MOEK_WEIGHTS_BLOCKS;
     if (moek_act_gated_(c->act)) c->up_layout = moek_up_layout_(c);
-    if (c->up_layout == MOEK_UP_SEPARATE && moek_rows_share_(c->quant)) c->up_scales = MOEK_UP_SCALES_SEPARATE;
+    if (c->up_layout == MOEK_UP_SEPARATE && moek_rows_share_(up)) c->up_scales = MOEK_UP_SCALES_SEPARATE;
     if (c->scale == 0) c->scale = 1;
     if (c->shared_slots && c->shared_weight == 0) c->shared_weight = 1;
     if (c->router_eps == 0) c->router_eps = moek_method_of_(c->routing)->eps;

@@ -56,7 +56,7 @@ static void moek_append_format_(const moek_config *config, const moek_format *be
                                 moek_text_ *t)
 {
     const int rank = moek_format_rank_(best, arch, expands);
-    const int fragments = config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best->number);
+    const int fragments = config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best);
     char where[24] = "the CPU";
     moek_plan plan;
     int i, unused, others = 0;
@@ -83,7 +83,7 @@ static void moek_append_format_(const moek_config *config, const moek_format *be
     }
     if (config->ue8m0 && !best->ue8m0) moek_append_(t, "; ue8m0 is 0 now, because x has no f32 scales");
     if (config->expand_weights && !best->expands) moek_append_(t, "; expand_weights is 0 now");
-    if (moek_x_global_scale_(best->number)) moek_append_(t, "; weights.x_scale and h_scale are required");
+    if (moek_x_global_scale_(best)) moek_append_(t, "; weights.x_scale and h_scale are required");
 }
 
 moek_status moek_choose_format_(moek_config *config, char *text, size_t size, size_t config_size, int version)
@@ -105,7 +105,7 @@ moek_status moek_choose_format_(moek_config *config, char *text, size_t size, si
         moek_status status;
         if (!moek_same_weights(f->number, config->quant)) continue;
         if (moek_two_formats_(config) && f->number != config->quant) continue;        /* of two formats: as asked */
-        if (moek_sums_bytes_(f->number) && f->number != config->quant) continue;      /* by name alone */
+        if (moek_sums_bytes_(f) && f->number != config->quant) continue;      /* by name alone */
         status = moek_try_format_(config, f, &plan, &rank);
         if (f->number == config->quant) first = status;
         if (status != MOEK_OK) moek_append_(&t, "%s%s: %s", tried++ ? "\n" : "", f->name, plan.why);

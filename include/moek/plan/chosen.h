@@ -6,6 +6,7 @@
 #include "../ops.h"
 
 struct moek_kernel;
+struct moek_format;
 
 enum { MOEK_MAX_TILES = 12, MOEK_MAX_CHOICES = 32, MOEK_PLACES = 32 };
 
@@ -18,6 +19,7 @@ enum { MOEK_CHOICE_RULE = -1, MOEK_CHOICE_LAYER = -2, MOEK_CHOICE_UP_DOWN = MOEK
 typedef struct moek_chosen {
     const struct moek_kernel *route, *map, *sort, *quant, *combine;   /* quant: of x; of h, too, unless h_quant says  */
     const struct moek_kernel *h_quant;                                /* another, where config.down_quant is another  */
+    const struct moek_format *format, *h_format;                      /* of gate, up and x; of w_down and h           */
     const struct moek_kernel *up[MOEK_MAX_TILES], *down[MOEK_MAX_TILES];
     const struct moek_kernel *layer[MOEK_MAX_TILES];
     const struct moek_kernel *up_down[MOEK_MAX_TILES];

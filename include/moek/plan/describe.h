@@ -120,10 +120,11 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
 {
     moek_text_ t = moek_text_in_(text, size);
     const moek_config *c;
-    int i, said = 0;
+    int i, said = 0, quantizes;
     if (!plan || !plan->backend) { moek_append_(&t, "not initialized: %s\n",
                                                 plan ? plan->why : "NULL"); return t.length; }
     c = &plan->config;
+    quantizes = moek_quantizes_(plan->chosen.format) && !plan->experts->expects_unquantized;
     moek_append_(&t, "layer     hidden %d, inter %d, %d experts (%d here), top-%d%s, ", c->hidden, c->inter, c->experts,
                  plan->local_experts, c->topk, c->shared_slots ? " + shared slots" : "");
     moek_describe_weights_(c, &t);
@@ -135,9 +136,8 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
                  plan->device < 0 ? moek_arch_name_(plan->chosen.cpu) : "", plan->workspace_size / 1048576.0);
     moek_describe_route_(plan, &t);
     moek_append_(&t, "prepare   %s, %s format%s%s\n", plan->prepare_finalize->name,
-                 moek_format_name_(plan->prepare_finalize->format),
-                 moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? ", " : "",
-                 moek_quantizes_(c->quant) && !plan->experts->expects_unquantized ? plan->chosen.quant->name : "");
+                 moek_format_name_(plan->prepare_finalize->format), quantizes ? ", " : "",
+                 quantizes ? plan->chosen.quant->name : "");
     if (plan->chosen.tiles && !plan->rows_per_expert) moek_append_(&t, "sort      %s\n", plan->chosen.sort->name);
     if (!plan->chosen.tiles) moek_append_(&t, "experts   %s\n", plan->experts->name);
     else moek_describe_choices_(plan, &t);
@@ -157,7 +157,7 @@ size_t moek_describe(const moek_plan *plan, char *text, size_t size)
             moek_append_(&t, " rows an expert):\n");
         }
         moek_append_(&t, "  up      %s\n", plan->chosen.up[i]->name);
-        if (moek_quantizes_(moek_down_quant_(c))) {
+        if (moek_quantizes_(plan->chosen.h_format)) {
             const moek_facts_ f = moek_facts_of_(plan, 0);
             const int from = moek_requantizes_from_(plan, &f, plan->chosen.up[i]);
             moek_append_(&t, "  quant   %s", plan->chosen.h_quant->name);

@@ -37,7 +37,6 @@ static void moek_size_gemms_(moek_plan *plan)
 /* The matrices of plan->weights. */
 static void moek_bind_gemms_(moek_plan *plan)
 {
-    const moek_config *const c = &plan->config;
     const moek_weights *const w = &plan->weights;
     moek_gemm_args *const up = &plan->chosen.gemm[0], *const down = &plan->chosen.gemm[1];
 #define MOEK_MATRIX_(to, name) \
@@ -47,8 +46,8 @@ static void moek_bind_gemms_(moek_plan *plan)
     MOEK_MATRIX_(up->gate, gate);
     MOEK_MATRIX_(down->w, down);
 #undef MOEK_MATRIX_
-    up->a_global_scale = moek_x_global_scale_(c->quant) ? w->x_scale : NULL;
-    down->a_global_scale = moek_x_global_scale_(moek_down_quant_(c)) ? w->h_scale : NULL;
+    up->a_global_scale = moek_x_global_scale_(plan->chosen.format) ? w->x_scale : NULL;
+    down->a_global_scale = moek_x_global_scale_(plan->chosen.h_format) ? w->h_scale : NULL;
 }
 
 /* How groups score: as asked, else as the method says, but for a bias. */

@@ -148,7 +148,7 @@ static void moek_append_kernel_(moek_text_ *t, const moek_kernel *nearest, const
         } else if (nearest->hidden && !strncmp(p, "hidden = ", 9)) {
             moek_append_(t, "hidden = %d", c->hidden);
             p += 9 + strspn(p + 9, "0123456789");
-        } else if (moek_format_of(moek_quant_at_(c, nearest->op))->blocks && !strncmp(p, "block = ", 8)) {
+        } else if (moek_format_at_(c, nearest->op)->blocks && !strncmp(p, "block = ", 8)) {
             moek_append_(t, "block = %d", c->block);
             p += 8 + strspn(p + 8, "0123456789");
         } else {
@@ -217,7 +217,7 @@ static void moek_append_sizes_(moek_text_ *t, const moek_config *c, int granule)
     const int shard = c->inter % granule || c->inter_offset % granule;
     const int pad = c->hidden % granule || c->inter % granule;
     if (pad) moek_append_(t, "pad hidden and inter to multiples of %d", granule);
-    if (shard && moek_scale_group_(c->quant, c->block))
+    if (shard && moek_scale_group_(moek_format_of(c->quant), c->block))
         moek_append_(t, "%sa shard of tensor parallelism, cut inter in multiples of %d, by whole groups of scales, so "
                      "that ranks differ in inter (docs/formats.md)", pad ? "; or, of " : "of ", granule);
 }

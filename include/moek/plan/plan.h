@@ -121,7 +121,7 @@ static moek_status moek_backend_refuses_(const moek_request_ *o, int arch, const
                    moek_format_name_(pf->format), pf->name, experts->name, moek_format_name_(experts->format));
     if (pf->supports && !pf->supports(pf, c, why, sizeof why))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s does not support %s", pf->name, why);
-    if (pf->cannot_defer && experts->expects_unquantized && moek_quantizes_(c->quant))
+    if (pf->cannot_defer && experts->expects_unquantized && moek_quantizes_(moek_format_of(c->quant)))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot defer quantization, "
                    "and experts %s expect unquantized rows", pf->name, experts->name);
     if (pf->max_tokens_per_rank && moek_chunk_(c) > pf->max_tokens_per_rank)
@@ -129,7 +129,7 @@ static moek_status moek_backend_refuses_(const moek_request_ *o, int arch, const
                    "set chunk_tokens",
                    pf->name, pf->max_tokens_per_rank, c->max_tokens);
     if (pf->prepare_send == moek_local.prepare_send && experts->expects_unquantized && c->router_weight_on_input &&
-        moek_quantizes_(c->quant))
+        moek_quantizes_(moek_format_of(c->quant)))
         MOEK_FAIL_(o->why, MOEK_E_BACKEND, "prepare/finalize %s cannot put the router's weight on rows "
                    "that experts %s quantize themselves", pf->name, experts->name);
     return MOEK_OK;
@@ -228,7 +228,7 @@ static moek_status moek_choose_kernels_(const moek_request_ *o, int arch, moek_p
 #undef MOEK_FIRST_
     if (!(h->quant = moek_quant_row_(o, arch, c->quant, c->hidden))) return MOEK_E_NO_KERNEL;
     h->h_quant = h->quant;
-    if (moek_two_formats_(c) && moek_quantizes_(c->down_quant) &&
+    if (moek_two_formats_(c) && moek_quantizes_(moek_format_of(c->down_quant)) &&
         !(h->h_quant = moek_quant_row_(o, arch, c->down_quant, c->inter))) return MOEK_E_NO_KERNEL;
     h->tiles = 0;
     for (i = 0; table && i < MOEK_KERNELS_; i++) {    /* the best row of each tile height, with the best partner */
@@ -280,6 +280,8 @@ static moek_status moek_try_backend_(moek_request_ *o, int backend, int arch, mo
     plan->chosen.multiprocessors = host ? 0 : o->device.multiprocessors;
     plan->slots = c->topk + c->shared_slots;
     plan->local_experts = c->local_experts;
+    plan->chosen.format = moek_format_of(c->quant);
+    plan->chosen.h_format = moek_format_at_(c, MOEK_OP_DOWN);
     plan->chunk = moek_chunk_(c);
     rows = (long long)(pf->max_tokens_per_rank ? pf->max_tokens_per_rank : plan->chunk) * senders;
     if (pf->max_rows && pf->format == MOEK_STANDARD) rows = pf->max_rows;
@@ -290,7 +292,7 @@ static moek_status moek_try_backend_(moek_request_ *o, int backend, int arch, mo
                    "set chunk_tokens or max_rows_per_expert",
                    plan->local_experts, per_expert, rows, plan->slots);
     if (!per_expert && moek_gathers_(c->quant, arch) &&
-        (double)rows * (double)moek_x_bytes_(c->quant, (size_t)c->hidden) >= (double)MOEK_GATHERED)
+        (double)rows * (double)moek_x_bytes_(moek_format_of(c->quant), (size_t)c->hidden) >= (double)MOEK_GATHERED)
         MOEK_FAIL_(o->why, MOEK_E_ARGUMENT, "%lld rows of x of hidden %d are 64 GiB or more: set chunk_tokens", rows,
                    c->hidden);
     plan->rows = (int)rows;

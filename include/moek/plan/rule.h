@@ -18,7 +18,7 @@ static int moek_local_(const moek_plan *plan) { return plan->chosen.one_rank && 
 static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
 {
     const moek_config *c = &plan->config;
-    const moek_format *const of = moek_format_of(c->quant);
+    const moek_format *const of = plan->chosen.format;
     const int matrices = moek_act_gated_(c->act) ? 3 : 2, columns = matrices == 3 ? 128 : 256;
     moek_facts_ f;
     memset(&f, 0, sizeof f);
@@ -28,11 +28,11 @@ static moek_facts_ moek_facts_of_(const moek_plan *plan, int rows)
     f.up_tiles = (c->inter + columns - 1) / columns;
     f.down_tiles = (c->hidden + 255) / 256;
     f.quantizes = of->x_bits < 16;
-    f.by_row = moek_by_row_(c->quant);
+    f.by_row = moek_by_row_(of);
     f.integers = of->x == MOEK_ELEMENT_S8;
     f.x_columns = of->x_scale.columns;
     f.fragments = c->weight_layout == MOEK_WEIGHTS_TILED &&
-                  (moek_in_fragments_(c->quant) || moek_in_fragments_(moek_down_quant_(c)));
+                  (moek_in_fragments_(of) || moek_in_fragments_(plan->chosen.h_format));
     f.layers = plan->chosen.layers;
     f.mma = plan->chosen.tiles && moek_by_mma_(plan->chosen.up[0]);
     f.gbs = plan->chosen.gbs;
@@ -114,7 +114,7 @@ static int moek_tile_of_(const moek_plan *plan, moek_facts_ *f)
  * steps cannot look at all of x, or of h, first. */
 static int moek_scales_known_(const moek_plan *plan)
 {
-    return !moek_by_tensor_(plan->config.quant) || (plan->weights.x_scale && plan->weights.h_scale);
+    return !moek_by_tensor_(plan->chosen.format) || (plan->weights.x_scale && plan->weights.h_scale);
 }
 
 /* Shared memory of a one-launch kernel of few tokens for so many. */
@@ -122,9 +122,9 @@ static moek_decode_smem moek_decode_smem_in_(const moek_plan *plan, const moek_k
 {
     const moek_config *c = &plan->config;
     const int blocks = plan->chosen.multiprocessors < MOEK_SPLITS ? plan->chosen.multiprocessors : MOEK_SPLITS;
-    const int more = plan->weights.w_up_zero != NULL || moek_quantizes_(c->quant);
+    const int more = plan->weights.w_up_zero != NULL || moek_quantizes_(plan->chosen.format);
     return moek_decode_smem_of(moek_decode_room_of(k), tokens, plan->slots, plan->local_experts, c->hidden, c->inter,
-                               moek_act_gated_(c->act), moek_format_of(c->quant)->w_bits, more, blocks);
+                               moek_act_gated_(c->act), plan->chosen.format->w_bits, more, blocks);
 }
 /* And is it taken for them?  (Where it is for some tokens, it is for fewer.) */
 static int moek_decode_wins_(const moek_plan *plan, const moek_kernel *k, int tokens)
@@ -166,7 +166,7 @@ static const moek_kernel *moek_layer_of_(const moek_plan *plan, moek_facts_ *f)
 static const moek_kernel *moek_up_down_of_(const moek_plan *plan, moek_facts_ *f)
 {
     const moek_config *c = &plan->config;
-    const int element = (int)moek_x_bytes_(c->quant, 1);
+    const int element = (int)moek_x_bytes_(plan->chosen.format, 1);
     const int measured = plan->chosen.up_downs_demanded ? MOEK_CHOICE_RULE : moek_measured_(plan, (int)f->rows);
     const moek_kernel *k = NULL;
     long long blocks;
@@ -190,7 +190,7 @@ static int moek_requantizes_from_(const moek_plan *plan, const moek_facts_ *f, c
     const moek_config *c = &plan->config;
     const int can = up->traits & MOEK_TRAIT_QUANTIZES_OUT && moek_act_gated_(c->act) && !c->inter_offset &&
                     !moek_two_formats_(c) &&
-                    (!moek_by_tensor_(c->quant) || plan->weights.h_scale);
+                    (!moek_by_tensor_(plan->chosen.format) || plan->weights.h_scale);
     moek_facts_ on = *f;
     return can ? (int)moek_rule_requantizes_(moek_facts_on_(&on, plan, up)) : 0;
 }
@@ -209,12 +209,13 @@ static void moek_share_work_(const moek_plan *plan, const moek_facts_ *f, const 
                              moek_selection *selection)
 {
     moek_details *const how = &selection->details;
-    const int quant = plan->config.quant, from = (int)moek_rule_sorted_x_(f);
-    const int one_pass = moek_blocked_(quant) || (moek_by_tensor_(quant) && plan->weights.h_scale);
+    const moek_format *const of = plan->chosen.format;
+    const int from = (int)moek_rule_sorted_x_(f);
+    const int one_pass = moek_blocked_(of) || (moek_by_tensor_(of) && plan->weights.h_scale);
     how->self_sorts = k->traits & MOEK_TRAIT_SORTS_IDS && one_pass && f->slots <= MOEK_SELF_SORT &&
                       !moek_two_formats_(&plan->config);
     how->sorted_x = k->traits & MOEK_TRAIT_SORTED_X && from && f->mean >= from;
-    how->counts_ids = k->traits & MOEK_TRAIT_COUNTS_IDS && !moek_by_row_(quant) && !how->sorted_x &&
+    how->counts_ids = k->traits & MOEK_TRAIT_COUNTS_IDS && !moek_by_row_(of) && !how->sorted_x &&
                       f->slots <= MOEK_SORT_FEW && !how->expands;
 }
 

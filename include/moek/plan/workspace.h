@@ -23,25 +23,26 @@ enum { MOEK_NOWHERE_ = 1 };                            /* a part that is not the
 static void *moek_placed_(void *base, size_t at) { return at == MOEK_NOWHERE_ ? NULL : (char *)base + at; }
 
 /* Scales of `rows` quantized rows (where columns share them: groups may begin some columns before, which count). */
-static size_t moek_scales_(int quant, size_t rows, size_t columns)
+static size_t moek_scales_(const moek_format *f, size_t rows, size_t columns)
 {
-    const moek_scale_shape *const of = &moek_format_of(quant)->x_scale;
+    const moek_scale_shape *const of = &f->x_scale;
     const size_t each = moek_scale_count(of, 1, columns);
     return of->rows ? moek_times_(rows, each) : each;
 }
 
-static size_t moek_scales_bytes_(int quant, size_t rows, size_t columns)
+static size_t moek_scales_bytes_(const moek_format *f, size_t rows, size_t columns)
 {
-    return moek_times_(moek_scales_(quant, rows, columns), (size_t)moek_scale_bits_[moek_x_scale_(quant)->type] / 8);
+    return moek_times_(moek_scales_(f, rows, columns), (size_t)moek_scale_bits_[f->x_scale.type] / 8);
 }
 
 typedef struct moek_quantized_ { void *q, *scale; float *partial; } moek_quantized_;
 
-static void moek_take_quantized_(size_t *used, int quant, size_t rows, size_t columns, int offset, size_t at[3])
+static void moek_take_quantized_(size_t *used, const moek_format *f, size_t rows, size_t columns, int offset,
+                                 size_t at[3])
 {
-    at[0] = moek_take_(used, moek_times_(rows, moek_x_bytes_(quant, columns)));
-    at[1] = moek_take_(used, moek_scales_bytes_(quant, rows, columns + (size_t)offset));
-    at[2] = moek_take_(used, moek_by_tensor_(quant) ? 4 * MOEK_QUANT_PARTIALS : 0);
+    at[0] = moek_take_(used, moek_times_(rows, moek_x_bytes_(f, columns)));
+    at[1] = moek_take_(used, moek_scales_bytes_(f, rows, columns + (size_t)offset));
+    at[2] = moek_take_(used, moek_by_tensor_(f) ? 4 * MOEK_QUANT_PARTIALS : 0);
 }
 static moek_quantized_ moek_quantized_at_(void *base, const size_t at[3])
 {
@@ -58,11 +59,12 @@ static MOEK_UNUSED void *moek_arena_take_(moek_arena_ *a, size_t bytes)
     const size_t at = moek_take_(&a->used, bytes);
     return a->base ? a->base + at : NULL;
 }
-static MOEK_UNUSED moek_quantized_ moek_arena_take_quantized_(moek_arena_ *a, int quant, size_t rows, size_t columns)
+static MOEK_UNUSED moek_quantized_ moek_arena_take_quantized_(moek_arena_ *a, const moek_format *f, size_t rows,
+                                                               size_t columns)
 {
     static const moek_quantized_ none = { NULL, NULL, NULL };
     size_t at[3];
-    moek_take_quantized_(&a->used, quant, rows, columns, 0, at);
+    moek_take_quantized_(&a->used, f, rows, columns, 0, at);
     return a->base ? moek_quantized_at_(a->base, at) : none;
 }
 
@@ -83,11 +85,12 @@ static size_t moek_one_rank_layout_(const moek_plan *plan, size_t *at)
 {
     const moek_config *c = &plan->config;
     const int batched = plan->rows_per_expert > 0;
-    const int copied = moek_quantizes_(c->quant) || c->router_weight_on_input;      /* else x is used as it is */
+    const moek_format *const f = plan->chosen.format;
+    const int copied = moek_quantizes_(f) || c->router_weight_on_input;               /* else x is used as it is */
     const size_t rows = batched ? (size_t)plan->local_experts * (size_t)plan->rows_per_expert
                       : copied ? (size_t)plan->chunk : 0;
     size_t used = 0;
-    moek_take_quantized_(&used, c->quant, rows, (size_t)c->hidden, 0, at + MOEK_PLACE_A_);
+    moek_take_quantized_(&used, f, rows, (size_t)c->hidden, 0, at + MOEK_PLACE_A_);
     at[MOEK_PLACE_A_COUNTS_] = moek_take_(&used, batched ? 4 * (size_t)plan->local_experts : 0);
     at[MOEK_PLACE_A_SLOT_ROW_] = moek_take_(&used, batched ? moek_times_((size_t)plan->slots * 4, (size_t)plan->chunk)
                                                         : 0);
@@ -184,8 +187,9 @@ static size_t moek_table_layout_(const moek_plan *plan, size_t *at)
     at[MOEK_PLACE_BLOCK_ROW_] = moek_take_(&used, moek_times_(blocks, 4));
     at[MOEK_PLACE_NUM_BLOCKS_] = moek_take_(&used, slots ? 4 : 0);
     at[MOEK_PLACE_H_] = moek_take_(&used, moek_times_(rows, 2 * (size_t)c->inter));
-    if (moek_quantizes_(moek_down_quant_(c)))
-        moek_take_quantized_(&used, moek_down_quant_(c), rows, (size_t)c->inter, c->inter_offset, at + MOEK_PLACE_HQ_);
+    if (moek_quantizes_(plan->chosen.h_format))
+        moek_take_quantized_(&used, plan->chosen.h_format, rows, (size_t)c->inter, c->inter_offset,
+                             at + MOEK_PLACE_HQ_);
     else at[MOEK_PLACE_HQ_] = at[MOEK_PLACE_HQ_ + 1] = at[MOEK_PLACE_HQ_ + 2] = MOEK_NOWHERE_;
     at[MOEK_PLACE_EXPANDED_] = moek_take_(&used, plan->chosen.expanded ? moek_expanded_(plan, 0) : 0);
     at[MOEK_PLACE_EXPANDED_SCALE_] = moek_take_(&used, plan->chosen.expanded ? moek_expanded_(plan, 1) : 0);

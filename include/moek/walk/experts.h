@@ -21,12 +21,12 @@ static moek_status moek_sort_x_(const moek_step *step, const moek_table_work_ *w
     size_t used = 0, at[3];
     moek_quantized_ to;
     moek_quant_args q;
-    moek_take_quantized_(&used, plan->config.quant, (size_t)step->tokens * (size_t)plan->slots,
+    moek_take_quantized_(&used, plan->chosen.format, (size_t)step->tokens * (size_t)plan->slots,
                          (size_t)plan->config.hidden, 0, at);
     to = moek_quantized_at_(step->out, at);
     q = moek_quant_x_(step, w->slot_row, to);
     q.early = 1;
-    g->a_rows = q.rows; g->a = to.q; g->a_scale = moek_quantizes_(plan->config.quant) ? to.scale : NULL;
+    g->a_rows = q.rows; g->a = to.q; g->a_scale = moek_quantizes_(plan->chosen.format) ? to.scale : NULL;
     g->rows.order = NULL; g->rows.div = 1;
     g->a_row_bytes = 0;
     return plan->chosen.quant->launch(&q, stream);
@@ -38,8 +38,8 @@ static moek_gemm_args moek_down_in_one_(const moek_step *step, const moek_table_
 {
     const moek_plan *plan = step->plan;
     moek_gemm_args down = *moek_gemm_of_(plan, MOEK_OP_DOWN);
-    down.a = moek_quantizes_(plan->config.quant) ? w->hq.q : w->h;
-    down.a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.h_scale : w->hq.scale;
+    down.a = moek_quantizes_(plan->chosen.format) ? w->hq.q : w->h;
+    down.a_scale = moek_by_tensor_(plan->chosen.format) ? plan->weights.h_scale : w->hq.scale;
     down.out = step->out;
     return down;
 }
@@ -62,20 +62,21 @@ static moek_status moek_expand_(const moek_plan *plan, const moek_table_work_ *w
                                 moek_stream stream)
 {
     const int gated = g->w_rows > g->n;
+    const moek_format *const to = moek_format_of(plan->chosen.up[plan->chosen.expanded]->quant);
     moek_expand_args a;
     moek_status status;
     memset(&a, 0, sizeof a);
     a.experts = g->experts; a.w_rows = g->w_rows; a.n = g->n; a.k = g->k;
     a.gate_first = g->gate_first; a.up_first = g->up_first;
     a.w_step = gated ? g->w_step : 1;
-    a.columns = moek_w_scale_(plan->config.quant)->columns;
+    a.columns = moek_w_scale_(plan->chosen.format)->columns;
     a.w = g->w.codes; a.w_scale = g->w.scales;
     a.w_global_scale = g->w.global_scale;
     a.to = w->expanded; a.to_scale = (float *)w->expanded_scale;
     status = plan->chosen.expand->launch(&a, stream);
     g->w.codes = w->expanded; g->w.scales = w->expanded_scale;
     g->w.layout = 0;
-    g->scales_separate = gated && a.w_step == 1 && moek_rows_share_(plan->chosen.up[plan->chosen.expanded]->quant);
+    g->scales_separate = gated && a.w_step == 1 && moek_rows_share_(to);
     g->early = 0;                                      /* a GEMM looks at weights before the previous kernel is done */
     return status;
 }
@@ -105,7 +106,7 @@ static moek_status moek_sort_slots_(const moek_step *step, const moek_table_work
     if (how->sorted_x) s.slot_row = w->slot_row;
     if (moek_early_(plan, plan->chosen.sort) && moek_local_(plan))       /* 1: beside the quantization of x */
         s.early = step->routed && !how->counts_ids ? 2
-                : (moek_quantizes_(c->quant) || c->router_weight_on_input) && !how->sorted_x;
+                : (moek_quantizes_(plan->chosen.format) || c->router_weight_on_input) && !how->sorted_x;
     if (!how->self_sorts && (status = plan->chosen.sort->launch(&s, stream)) != MOEK_OK) return status;
     if (how->self_sorts || how->counts_ids) { g->ids = s.ids; g->slots = s.slots; }
     g->rows.counts = w->counts; g->rows.offsets = w->offsets;
@@ -121,12 +122,12 @@ static moek_status moek_quantize_h_(const moek_step *step, const moek_table_work
     const moek_plan *plan = step->plan;
     const moek_config *c = &plan->config;
     const moek_details *how = &step->selection.details;
-    const int of_h = moek_down_quant_(c), each = plan->rows_per_expert;
+    const int each = plan->rows_per_expert;
     const size_t rows = each ? (size_t)g->experts * (size_t)each : (size_t)(step->rows * plan->slots);
     moek_quant_args q = moek_quant_to_(plan, w->h, rows, (size_t)c->inter, w->hq);
-    q.ue8m0 = moek_rounds_up_(c, of_h);
+    q.ue8m0 = moek_rounds_up_(c, plan->chosen.h_format);
     q.static_scale = plan->weights.h_scale;
-    q.group_offset = moek_blocked_(of_h) ? c->inter_offset : 0;
+    q.group_offset = moek_blocked_(plan->chosen.h_format) ? c->inter_offset : 0;
     if (each) { q.counts = g->rows.counts; q.rows_per_expert = each; }
     else if (!how->self_sorts) q.row_limit = w->offsets + g->experts;
     q.early = moek_early_(plan, plan->chosen.h_quant);
@@ -140,7 +141,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     const moek_config *c = &plan->config;
     const moek_details *how = &step->selection.details;
     const moek_kernel *const up = plan->chosen.up[how->tile], *const down = plan->chosen.down[how->tile];
-    const int batched = plan->rows_per_expert, quantizes_h = moek_quantizes_(moek_down_quant_(c));
+    const int batched = plan->rows_per_expert, quantizes_h = moek_quantizes_(plan->chosen.h_format);
     moek_table_work_ w = moek_table_work_of_(step);
     moek_gemm_args g = *moek_gemm_of_(plan, MOEK_OP_UP), d;
     moek_status status;
@@ -149,7 +150,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     stream = moek_stream_of_step_(step, stream);
     g.a_rows = batched ? g.experts * batched : step->rows;
     g.a = step->a; g.a_scale = step->a_scale;
-    g.a_row_bytes = (int)moek_x_bytes_(c->quant, step->a_stride);
+    g.a_row_bytes = (int)moek_x_bytes_(plan->chosen.format, step->a_stride);
     if (batched) {
         g.max_blocks = (moek_live_rows_(step) + up->m - 1) / up->m;
         g.rows.counts = step->expert_tokens;
@@ -162,7 +163,7 @@ static moek_status moek_table_apply_(const moek_experts *self, moek_step *step, 
     g.early = moek_early_(plan, up);
     g.split = w.split; g.split_flags = w.flags;
     if (how->requantizes) {
-        if (moek_by_tensor_(c->quant)) w.hq.scale = (void *)plan->weights.h_scale;
+        if (moek_by_tensor_(plan->chosen.format)) w.hq.scale = (void *)plan->weights.h_scale;
         g.q = w.hq.q; g.q_scale = (float *)w.hq.scale; g.epilogue.ue8m0 = c->ue8m0;
     }
     if (how->expands && (status = moek_expand_(plan, &w, &g, stream)) != MOEK_OK) return status;
@@ -193,8 +194,8 @@ static moek_status moek_layer_(const moek_kernel *layer, moek_step *step, moek_s
     moek_gemm_args up = *moek_gemm_of_(plan, MOEK_OP_UP), down = moek_down_in_one_(step, &w);
     moek_layer_args a;
     memset(&a, 0, sizeof a);
-    up.a = moek_quantizes_(plan->config.quant) ? one.a.q : step->args.x;
-    up.a_scale = moek_by_tensor_(plan->config.quant) ? plan->weights.x_scale : one.a.scale;
+    up.a = moek_quantizes_(plan->chosen.format) ? one.a.q : step->args.x;
+    up.a_scale = moek_by_tensor_(plan->chosen.format) ? plan->weights.x_scale : one.a.scale;
     a.tokens = step->tokens; a.topk = plan->slots;
     a.ids = step->ids; a.weights = step->topk_weights;
     a.x = step->args.x; a.x_stride = (int)moek_x_stride_(&step->args, &plan->config);

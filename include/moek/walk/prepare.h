@@ -20,7 +20,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
     step->expert_weights = step->topk_weights;
     step->expert_tokens = NULL;
     step->a_stride = moek_x_stride_(&step->args, &plan->config);
-    if ((defer || !moek_quantizes_(plan->config.quant)) && !plan->config.router_weight_on_input) return MOEK_OK;
+    if ((defer || !moek_quantizes_(plan->chosen.format)) && !plan->config.router_weight_on_input) return MOEK_OK;
     if (how->sorted_x) return MOEK_OK;          /* moek_table_apply_ quantizes behind its sort */
     step->a_stride = (size_t)plan->config.hidden;
     a = moek_quant_x_(step, NULL, w.a);
@@ -33,7 +33,7 @@ static moek_status moek_local_prepare_(const moek_prepare_finalize *self, moek_s
         moek_local_(plan))
         a.early = a.row_weight ? 1 : 2;               /* 2: beside routing */
     step->a = w.a.q;
-    step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
+    step->a_scale = moek_quantizes_(plan->chosen.format) ? w.a.scale : NULL;
     return plan->chosen.quant->launch(&a, moek_stream_of_step_(step, stream));
 }
 
@@ -56,7 +56,7 @@ static moek_status moek_batched_prepare_(const moek_prepare_finalize *self, moek
     if ((status = plan->chosen.sort->launch(&s, stream)) != MOEK_OK) return status;
     a = moek_quant_x_(step, w.slot_row, w.a);
     step->a = w.a.q;
-    step->a_scale = moek_quantizes_(plan->config.quant) ? w.a.scale : NULL;
+    step->a_scale = moek_quantizes_(plan->chosen.format) ? w.a.scale : NULL;
     a.early = moek_early_(plan, plan->chosen.quant);
     step->rows = plan->rows_per_expert;
     step->expert_ids = NULL;

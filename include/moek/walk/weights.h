@@ -36,8 +36,8 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     int i;
     if (!moek_planned_(plan) || experts < 0 || (experts && (!from || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
-    f = moek_format_of(moek_quant_at_(&plan->config, op));
-    if (what && !(host ? moek_scales_in_panels_ : moek_scales_tiled_)(f->number, plan->config.block))
+    f = moek_format_at_(&plan->config, op);
+    if (what && !(host ? moek_scales_in_panels_ : moek_scales_tiled_)(f, plan->config.block))
         return MOEK_E_ARGUMENT;
     if (what == MOEK_REPACK_ZEROS_ && !f->zero) return MOEK_E_ARGUMENT;
     for (i = 0; i < MOEK_KERNELS_ && !k; i++)
@@ -65,7 +65,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
             a.row_bytes = moek_scale_bytes(&of, 1, (size_t)g.k);
         }
     } else {
-        if (moek_in_fragments_(f->number)) {
+        if (moek_in_fragments_(f)) {
             a.codes = f->w; a.x = f->x;
             a.columns = moek_weight_scale(f, plan->config.block).columns;
         }
