@@ -46,6 +46,7 @@
 #include "fill.h"
 #include "ceiling.h"
 #include "measure.h"
+#include "must.h"
 
 enum { LAYERS_MAX = 8, REPLAYS = 21, WARM_UPS = 3, TOKENS_MAX = 64, ERROR_TOKENS = 8 };
 
@@ -64,13 +65,6 @@ static const int batched_tokens[] = { 128, 512 };      /* 32 and 128 rows an exp
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
 #define CUDA(call) mem_must(call)
-
-static void must(moek_status status, const char *what, const char *why)
-{
-    if (status == MOEK_OK) return;
-    printf("bench: %s: %s: %s\n", what, moek_status_name(status), why && why[0] ? why : moek_status_text(status));
-    exit(1);
-}
 
 static void sure(int ok, const char *what, const char *why) { must(ok ? MOEK_OK : MOEK_E_ARGUMENT, what, why); }
 

@@ -120,10 +120,7 @@ static void make(subject *s, int tokens)
 }
 static double now(void)
 {
-    struct timespec t;
-    if (!by_cpu_time) return seconds();
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) / threads;
+    return by_cpu_time ? seconds_on(CLOCK_PROCESS_CPUTIME_ID) / threads : seconds();
 }
 /* moek_parallel.run with a clock: what moek does by itself. */
 typedef struct clocked { double step[STEPS]; int steps; } clocked;

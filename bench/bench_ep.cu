@@ -39,6 +39,7 @@
 #include <stdlib.h>
 #include "clock.h"
 #include "measure.h"
+#include "must.h"
 
 enum { HIDDEN = 7168, INTER = 2048, EXPERTS = 256, TOPK = 8, RANKS = 8 };
 enum { OPERATIONS = 21, LAYERS = 7, REPLAYS = 20, REST = 30 };         /* ms of rest */
@@ -111,14 +112,6 @@ typedef struct setup {
 typedef struct rank { setup *all; int number; } rank;
 static moek_weights weights[RANKS];                    /* kept from cell to cell ... */
 static int weights_are[RANKS];                         /* ... of a format */
-
-static void must(moek_status status, const char *what, const char *why)
-{
-    if (status == MOEK_OK) return;
-    printf("bench_ep: %s: %s: %s\n", what, moek_status_name(status), why && why[0] ? why : moek_status_text(status));
-    fflush(stdout);
-    _Exit(1);
-}
 
 /* TOPK different experts of token t. */
 static void choose(int32_t *ids, int rank, int t)

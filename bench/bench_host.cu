@@ -27,23 +27,11 @@ template <class T> static int launched(const T &) { launches++; return 1; }
 #define MOEK_IMPLEMENTATION
 #include "moek_ep.h"
 #include <stdio.h>
-#include <time.h>
 #include "../tests/mem.h"
+#include "clock.h"
+#include "must.h"
 
 enum { BATCH = 24 };                                   /* runs between waits for the stream */
-
-static double now(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-static void must(moek_status status, const char *what, const char *why)
-{
-    if (status == MOEK_OK) return;
-    printf("bench_host: %s: %s: %s\n", what, moek_status_name(status), why && why[0] ? why : moek_status_text(status));
-    exit(1);
-}
 
 typedef struct subject {
     char name[80];
@@ -133,11 +121,11 @@ static void settle(void)
 }
 static void time_runs(subject *s, int runs)
 {
-    double wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_THREAD_CPUTIME_ID);
+    double wall = seconds(), cpu = seconds_on(CLOCK_THREAD_CPUTIME_ID);
     int i;
     for (i = 0; i < runs; i++) must(moek_run(&s->plan, &s->args, stream), s->name, s->why);
-    cpu = (now(CLOCK_THREAD_CPUTIME_ID) - cpu) / runs;
-    wall = (now(CLOCK_MONOTONIC) - wall) / runs;
+    cpu = (seconds_on(CLOCK_THREAD_CPUTIME_ID) - cpu) / runs;
+    wall = (seconds() - wall) / runs;
     settle();
     if (!s->wall || wall < s->wall) s->wall = wall;
     if (!s->cpu || cpu < s->cpu) s->cpu = cpu;

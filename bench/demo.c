@@ -19,15 +19,9 @@
 #include "../tests/oracle/ref.h"
 #include "clock.h"
 #include "fill.h"
+#include "must.h"
 
 enum { TOKENS = 16, RUNS = 7 };
-
-static void must(moek_status status, const char *what, const char *why)
-{
-    if (status == MOEK_OK) return;
-    printf("demo: %s: %s: %s\n", what, moek_status_name(status), why[0] ? why : moek_status_text(status));
-    exit(1);
-}
 
 typedef struct layer {
     fill_sizes n;

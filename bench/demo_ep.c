@@ -28,16 +28,10 @@
 #include "../tests/oracle/ref.h"
 #include "clock.h"
 #include "fill.h"
+#include "must.h"
 
 enum { TOKENS = 16, RUNS = 3, RANKS = 16 };
 static const double LIMIT = 1e-2;                      /* 6e-3 but for fp8 wgmma, which sums to 13 bits */
-
-static void must(moek_status status, const char *what, const char *why)
-{
-    if (status == MOEK_OK) return;
-    printf("demo_ep: %s: %s: %s\n", what, moek_status_name(status), why[0] ? why : moek_status_text(status));
-    exit(1);
-}
 
 #if MEM_CUDA
 static int count_gpus(void)
