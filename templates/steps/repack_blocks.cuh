@@ -172,13 +172,7 @@ template <int THREADS, class Format> struct moek_repack_blocks_ {
     MOEK_DEVICE void put_scale(unsigned char *block, int kind, int n, uint32_t bits)
     {
         const moek_block_scale s = kind ? Format::block().min : Format::block().scale;
-        int i, at = 0;
-        #pragma unroll
-        for (i = 0; i < MOEK_MAX_PLANES; i++) {
-            if (i >= s.planes) continue;
-            moek_plane_put_(&s.plane[i], block, n, bits >> at & ((1u << s.plane[i].bits) - 1));
-            at += s.plane[i].bits;
-        }
+        moek_planes_put_(s.plane, s.planes, block, n, bits);
     }
     /* Number n of a row in unit u of a group: block and number there. */
     MOEK_DEVICE int block_at(int u, int n)

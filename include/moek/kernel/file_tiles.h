@@ -70,7 +70,11 @@ MOEK_FN unsigned moek_planes_get_(const moek_plane *p, int planes, const uint8_t
 MOEK_FN void moek_planes_put_(const moek_plane *p, int planes, uint8_t *block, int n, unsigned bits)
 {
     int i, at = 0;
-    for (i = 0; i < planes; at += p[i++].bits) moek_plane_put_(&p[i], block, n, bits >> at & ((1u << p[i].bits) - 1));
+    for (i = 0; i < MOEK_MAX_PLANES; i++) {            /* (so nvcc unrolls the loop, and keeps no plane in memory) */
+        if (i >= planes) continue;
+        moek_plane_put_(&p[i], block, n, bits >> at & ((1u << p[i].bits) - 1));
+        at += p[i].bits;
+    }
 }
 
 /* Bits of a plane of N bits a code, of number 4i + n of a lane (16 of k, number i; n: of the four pairs of mma): the
