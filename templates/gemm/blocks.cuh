@@ -36,6 +36,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         X_CHUNKS = STEP / 8, X_PITCH = STEP * 2 + 32, X_PASS = THREADS / X_CHUNKS, X_COPIES = M / X_PASS,
         W_CHUNKS = (STEP_BYTES + 16 - ALIGN + 15) / 16, W_PITCH = 16 * (W_CHUNKS | 1),
         ROW_THREADS = THREADS / R,                      /* that copy a row of w */
+        BEHIND = 16 * W_CHUNKS - STEP_BYTES > BYTES,    /* a step's chunks may end behind the first block of the next */
         STAGE = M * X_PITCH + R * W_PITCH,
         ROWS = R / WR, MI = ROWS / 16, NI = M / 8, GROUPS = STEP / 32 / WK,        /* groups: 32 columns */
         PARTS = Format::SCALE_COLUMNS == 16 ? 2 : 1,    /* of a group, with scales of their own */
@@ -66,8 +67,8 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
         c->w = j < 0 ? NULL : half + (size_t)j * row_bytes;
         if (threadIdx.x % ROW_THREADS == 0) start[r] = (int32_t)((uintptr_t)c->w & 15);
     }
-    /* Copies of step k_iter to its stage; beyond k, and beyond the end of a row: zeros.  WHOLE: there is a step behind
-     * it. */
+    /* Copies of step k_iter to its stage; beyond k, and beyond the end of a row: zeros.  WHOLE: behind the step lie all
+     * bytes that its last chunk has: a block of the next step, or (BEHIND) more. */
     template <int WHOLE>
     MOEK_DEVICE void copy_x(unsigned char *stage, const int32_t *row, int x_row_bytes, const unsigned char *x, int k,
                             int k_iter)
@@ -392,7 +393,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
             const unsigned char *const x_at = shared + out * STAGE, *const w_at = x_at + M * X_PITCH + r0 * W_PITCH;
             moek_cp_async_wait_(STAGES - 2);
             __syncthreads();
-            if (k_iter + STAGES < steps) {
+            if (k_iter + STAGES + BEHIND < steps) {
                 copy_w<1>(shared + in * STAGE, &copied, row_bytes, k_iter + STAGES - 1);
                 copy_x<1>(shared + in * STAGE, row, a->a_row_bytes, x, k, k_iter + STAGES - 1);
             } else {
