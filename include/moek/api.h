@@ -311,7 +311,9 @@ MOEK_INLINE_ moek_status moek_choose_format(moek_config *config, char *text, siz
 }
 
 /* Hand over the weights (the struct is copied, the arrays are not).  Checks that what the format needs is there and
- * aligned.  May be called again, before the next run.  OK, E_ARGUMENT.                                               */
+ * aligned.  Runs take the addresses of the last call: for others, as where weights are streamed through buffers, call
+ * it again before the next run, and never write to plan->weights.  What lies in the arrays may change between runs
+ * without a call.  A graph keeps the addresses that it was captured with.  OK, E_ARGUMENT.                           */
 moek_status moek_plan_bind(moek_plan *plan, const moek_weights *weights);
 /* What the address of an array of weights or args ("weights.w_up_scale", "args.x", ...) must be a multiple of for this
  * plan, in bytes.  moek_plan_bind and moek_run refuse others.  0: there is no such address, or the plan is not
@@ -320,11 +322,12 @@ size_t      moek_alignment(const moek_plan *plan, const char *field);
 
 /* Weights for config.weight_layout, made once: MOEK_WEIGHTS_TILED with a plan for a GPU, on its device; with a plan for
  * the CPU MOEK_WEIGHTS_PANELS, of all formats, in host memory (stream NULL; threads: config.parallel).  Sizes stay the
- * same.  docs/formats.md draws both orders.  config.weight_layout of this plan does not matter.
+ * same.  docs/formats.md draws both orders.  Else config.weight_layout of this plan does not matter.
  *   tiled   hidden and inter multiples of 128 bytes.  Weights of 4 bits, and of 8 and x in T, are fragments, and serve
  *           this format alone: multiples of 64.  Scales and zero points of 4-bit weights are repacked, too
  *           Blocks of GGUF files (moek_format.only_blocks): whole blocks to as many bytes, with all that is in them.
- *           Of a format that has arrays, too (mxfp4_a16, nvfp4_a16): arrays, never blocks
+ *           Of a format that has arrays, too (mxfp4_a16, nvfp4_a16): arrays.  A plan whose weight_layout is BLOCKS
+ *           there is refused (E_ARGUMENT), as its weights are no arrays
  *   panels  hidden, inter and inter_offset multiples of 32.  Scales of one row and some columns are repacked, too, and
  *           zero points of such
  * Scales of whole rows and global scales stay as they are.  up_layout SEPARATE: on a GPU moek_repack_up refuses it; on

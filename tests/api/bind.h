@@ -58,6 +58,31 @@ static void test_repack(void)
     c.weight_layout = MOEK_WEIGHTS_BLOCKS + 1;
     CHECK(moek_plan_init(&p, &c) == MOEK_E_ARGUMENT && has_text(p.why, "config.weight_layout is"), "%s", p.why);
 }
+/* Formats that have arrays and blocks: a plan of blocks repacks neither, for its weights are no arrays.  (No expert:
+ * what is taken moves nothing.) */
+static void test_repack_blocks(void)
+{
+    int quant;
+    for (quant = 1; moek_format_of(quant); quant++) {
+        const moek_format *const f = moek_format_of(quant);
+        moek_config c = good();
+        moek_plan p;
+        moek_status status;
+        if (!moek_block_of(f->file_type) || f->only_blocks) continue;
+        c.quant = quant; c.dtype = 0; c.hidden = c.inter = 256; c.exclude = MOEK_BACKENDS_GPU;
+        if ((status = moek_plan_init(&p, &c)) == MOEK_E_NO_KERNEL) continue;
+        if (!CHECK(status == MOEK_OK, "%s: %s", f->name, p.why)) continue;
+        CHECK(moek_repack_up(&p, NULL, NULL, 0, 0, NULL) == MOEK_OK, "%s: arrays, up", f->name);
+        CHECK(moek_repack_down(&p, NULL, NULL, 0, 1, NULL) == MOEK_OK, "%s: arrays, down, back", f->name);
+        CHECK(moek_repack_up_scale(&p, NULL, NULL, 0, 0, NULL) == MOEK_OK, "%s: scales", f->name);
+        c.weight_layout = MOEK_WEIGHTS_BLOCKS;
+        if (!CHECK(moek_plan_init(&p, &c) == MOEK_OK, "%s: %s", f->name, p.why)) continue;
+        CHECK(moek_repack_up(&p, NULL, NULL, 0, 0, NULL) == MOEK_E_ARGUMENT, "%s: blocks, up", f->name);
+        CHECK(moek_repack_down(&p, NULL, NULL, 0, 1, NULL) == MOEK_E_ARGUMENT, "%s: blocks, down, back", f->name);
+        CHECK(moek_repack_up_scale(&p, NULL, NULL, 0, 0, NULL) == MOEK_E_ARGUMENT, "%s: blocks, scales", f->name);
+    }
+}
+
 #define BESIDE_INT(field) w.field = (int32_t *)(memory + 1)
 #define TABLE w.router_table = (const int32_t *)memory; w.router_table_rows = 9
 

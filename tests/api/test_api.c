@@ -186,6 +186,7 @@ int main(void)
     test_tuned_tile();
     test_bind();
     test_repack();
+    test_repack_blocks();
     test_panels();
     test_orders();
     test_bind_apart();
