@@ -102,7 +102,7 @@ typedef struct moek_config {
                                          that this processor has;  MOEK_ARCH_AVX2, _AVX512, _AMX, ..: these and what
                                          is below;  MOEK_CPU_PLAIN: plain C alone                                     */
     moek_parallel parallel;           /* backend CPU: your threads for all that this plan does (moek/enums.h), zeros:
-                                         those of OpenMP.  The pool is in use as long as the plan is                  */
+                                         OpenMP's.  The pool is in use as long as the plan is                         */
     int down_quant;                   /* the format of w_down and of h, where gate, up and x have another (GGUF
                                          files: q6_K beside q4_K); 0: as quant.  Both have one T; not for your own
                                          experts                                                                      */
@@ -121,9 +121,9 @@ typedef struct moek_weights {
     const void *w_up_scale;           /* dequantizing, of the type that moek/format.h has.  fp8t
                                          [local_experts]; fp8c [local_experts][rows]; others of R rows and C columns a
                                          scale [local_experts][ceil(rows / R)][ceil(hidden / C)]; fp8b128
-                                         [local_experts][ceil(rows / 128)][ceil(hidden / 128)], where rows are those of
-                                         w_up together.  up_scales SEPARATE (checkpoints quantize gate and up apart, so
-                                         shards of tensor parallelism need it where inter is no multiple of 128):
+                                         [local_experts][ceil(rows / 128)][ceil(hidden / 128)], rows being all rows of
+                                         w_up.  up_scales SEPARATE (checkpoints quantize gate and up apart, so shards of
+                                         tensor parallelism need it where inter is no multiple of 128):
                                          [local_experts][2 * B][ceil(hidden / 128)], B = ceil((inter_offset + inter) /
                                          128) rows of scales for gate and B for up, in the order of up_layout         */
     const void *w_down_scale;         /* fp8t, fp8c as above; fp8b128 [local_experts][ceil(hidden / 128)][B]          */
@@ -212,8 +212,8 @@ typedef struct moek_args {
                                          within 2^35.  What lies between rows is neither read nor written             */
     size_t router_logits_stride;      /* elements from a token's logits to the next one's, at least experts;
                                          0: experts                                                                   */
-    moek_parallel parallel;           /* backend CPU: your threads for this run (moek/enums.h); zeros: those of
-                                         config.parallel                                                              */
+    moek_parallel parallel;           /* backend CPU: your threads for this run (moek/enums.h); zeros: as
+                                         config.parallel says                                                         */
 } moek_args;
 
 /* ---- 4. The kernel table. ---------------------------------------------------------------------------------------- */
@@ -235,7 +235,7 @@ typedef struct moek_kernel {
     int reads, traits;                /* bits: MOEK_READS_*, how w may lie; MOEK_TRAIT_*, what it does and wants      */
     int scratch, flags;               /* of GEMMs and layers: bytes of split of a block, flags that begin as zeros    */
     int max_tokens;                   /* layer: of a launch; 0: any number, by rows an expert                         */
-    int ring, pages;                  /* layer of few tokens: moek_decode_room (moek/ops.h); else 0                   */
+    int ring, pages;                  /* layer of few tokens: moek/kernel/decode_smem.h; else 0                       */
     int down_quant;                   /* layer: the format of w_down, where it is another; else 0                     */
 } moek_kernel;
 
@@ -270,30 +270,17 @@ typedef struct moek_plan {
 moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size,
                             int version);
 int         moek_version(void);                                  /* of the implementation */
+void        moek_version_text_(char *why, int version);          /* another moek.h has `why` elsewhere       */
 
 #if defined(__CUDACC__) && defined(__GNUC__)           /* nvcc tells of each that is not called */
 #define MOEK_INLINE_ static inline __attribute__((unused))
 #else
 #define MOEK_INLINE_ static inline
 #endif
-/* Another moek.h may have `why` elsewhere in a plan: this sentence goes where the caller's moek.h has it. */
-MOEK_INLINE_ void moek_append_version_(char *why)
-{
-    const char *text = "this file was compiled with moek.h version #, the implementation with version #, or with "
-                       "structs of other sizes: compile both with the same moek.h";
-    int number = MOEK_VERSION, unit;
-    for (; *text; text++) {
-        if (*text != '#') { *why++ = *text; continue; }
-        for (unit = 1; number / unit > 9; unit *= 10) {}
-        for (; unit; unit /= 10) *why++ = (char)('0' + number / unit % 10);
-        number = moek_version();
-    }
-    *why = 0;
-}
 MOEK_INLINE_ moek_status moek_plan_init(moek_plan *plan, const moek_config *config)
 {
     const moek_status status = moek_plan_init_(plan, config, sizeof(moek_config), sizeof(moek_plan), MOEK_VERSION);
-    if (plan && status == MOEK_E_VERSION) moek_append_version_(plan->why);
+    if (plan && status == MOEK_E_VERSION) moek_version_text_(plan->why, MOEK_VERSION);
     return status;
 }
 

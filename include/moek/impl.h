@@ -15,6 +15,7 @@
 #include "plan/kernels.h"
 #include "plan/tuned.h"
 #include "plan/bounds.h"
+#include "plan/decode.h"
 #include "plan/rule.h"
 #include "plan/workspace.h"
 #include "plan/gemms.h"

@@ -407,9 +407,9 @@ typedef struct moek_layer_state {
  *            down.out: [slot][hidden] T
  *   read     fp8t: a_scale of both, the static scales.  Ignored: up.out, a_row_bytes, and all order of rows in up, down
  *   Strides: as combine has them.
- *   Rows of few tokens (max_tokens): tokens <= max_tokens and moek_decode_smem_of fits; y is required; x and h
- *   stay inside the kernel, no array above is written.  Weights of 4 bits, and of 8 with activations in T: tiled, and
- *   T is bf16.
+ *   Rows of few tokens (max_tokens): tokens <= max_tokens and moek_decode_smem_of fits (moek/kernel/decode_smem.h); y
+ *   is required; x and h stay inside the kernel, no array above is written.  Weights of 4 bits, and of 8 with
+ *   activations in T: tiled, and T is bf16.
  *   In fp16 the rows of a token are added in the order in which ids first name their experts; in other formats rows of
  *   down are weighted and added in f32, without rounding to T.                                                      */
 typedef struct moek_layer_args {
@@ -430,60 +430,6 @@ typedef struct moek_layer_args {
                                        memory, and hold anything afterwards                                          */
     int x_stride, addend_stride, y_stride;
 } moek_layer_args;
-
-/* What such a row has (moek_decode_room_of): bytes of shared memory; of them, for weights on their way; warps of a
- * block; pages of sums of a warp, or 0: a page for each unit of rows of w, and for each warp; whether weights are
- * fragments, or (2) blocks of files as such, with all scales in the ring. */
-typedef struct moek_decode_room { int bytes, ring, warps, pages, fragments; } moek_decode_room;
-/* Fragments: an eighth of the ring are scales on their way; behind them, with `more`, zero points, or scales of
- * activations, which are a 32nd.  (Rows that fit have fewer groups of 128 columns than that has places for.) */
-static inline int moek_decode_scales(moek_decode_room room) { return room.ring / 8; }
-static inline int moek_decode_beside(moek_decode_room room) { return room.ring / 32; }
-
-/* Shared memory of such a kernel, in bytes, one part behind the other: rows of x or h; factors (fragments:
- * scales and zero points on their way, scales of activations); pages of sums; weights on their way.  fits: the kernel
- * serves this many tokens of this shape.  bits: of a weight; more: with fragments, that they have zero
- * points, or activations have scales; blocks: one an SM. */
-typedef struct moek_decode_smem { int fits, act, factors, pages; } moek_decode_smem;
-static inline moek_decode_smem moek_decode_smem_of_fragments(moek_decode_room room, int tokens, int topk, int experts,
-                                                             int hidden, int inter, int gated, int more, int blocks)
-{
-    const int factors = room.fragments > 1 ? 0 : moek_decode_scales(room) + (more ? moek_decode_beside(room) : 0);
-    const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
-    const long long x = tokens * ((hidden + 127LL) / 128 * 256 + 16), h = slots * ((inter + 127LL) / 128 * 256 + 16);
-    /* A page for each unit of 16 rows of w, and for each warp; or so many a warp, of the tokens that there are. */
-    const long long up = (used * (inter / (gated ? 8 : 16)) + blocks - 1) / blocks + room.warps;
-    const long long down = (hidden / 16 + blocks - 1) / blocks + room.warps;
-    const long long most = up > down ? up : down, own = 128LL * ((tokens + 1) / 2) * room.pages * room.warps;
-    const long long pages = room.pages ? own : 512 * most;
-    const long long act = x > h ? x : h;
-    moek_decode_smem smem = {0, 0, 0, 0};
-    if (tokens > 8 || slots > MOEK_DECODE_SLOTS || act + factors + pages + room.ring > room.bytes)
-        return smem;
-    smem.fits = 1; smem.act = (int)act; smem.factors = factors; smem.pages = (int)pages;
-    return smem;
-}
-static inline moek_decode_smem moek_decode_smem_of(moek_decode_room room, int tokens, int topk, int experts, int hidden,
-                                                   int inter, int gated, int bits, int more, int blocks)
-{
-    const int element = bits < 8 ? 1 : bits / 8, warps = room.warps;
-    const long long slots = (long long)tokens * topk, used = slots < experts ? slots : experts;
-    const long long x_steps = ((long long)hidden * element + 255) / 256;
-    const long long h_steps = ((long long)inter * element + 255) / 256;
-    const long long step = 512 / element;                      /* in two bytes an element */
-    const long long x = tokens * (x_steps * step + 64), h = slots * (h_steps * step + 64);     /* 64: against banks */
-    const long long up = ((used * ((inter + 7) / 8) + blocks - 1) / blocks + 1) * (gated ? 2 : 1);      /* of halves */
-    const long long down = ((hidden + 7) / 8 + blocks - 1) / blocks;
-    const long long act = x > h ? x : h, factors = 32 * (x_steps > used * h_steps ? x_steps : used * h_steps);
-    /* Of two halves; besides, a warp has a page in up, three in down. */
-    const long long pages = 128 * (up + 2 * warps > 2 * down + 6 * warps ? up + 2 * warps : 2 * down + 6 * warps);
-    moek_decode_smem smem = {0, 0, 0, 0};
-    if (room.fragments)
-        return moek_decode_smem_of_fragments(room, tokens, topk, experts, hidden, inter, gated, more, blocks);
-    if (tokens > 4 || slots > MOEK_DECODE_SLOTS || act + factors + pages + room.ring > room.bytes) return smem;
-    smem.fits = 1; smem.act = (int)act; smem.factors = (int)factors; smem.pages = (int)pages;
-    return smem;
-}
 
 #define moek_max_blocks(slots, experts, block_m) \
     (((slots) < (experts) ? (slots) : (experts)) + (slots) / (block_m))

@@ -5,17 +5,6 @@
 #include "api.h"
 #include "ops.h"                                      /* the contract of each kernel */
 
-/* What a row of a layer of few tokens has of a block. */
-static inline moek_decode_room moek_decode_room_of(const moek_kernel *k)
-{
-    const int in_blocks = moek_format_of(k->quant)->only_blocks &&
-                          (!k->down_quant || moek_format_of(k->down_quant)->only_blocks);
-    moek_decode_room room;
-    room.bytes = k->shared_bytes; room.ring = k->ring; room.warps = k->threads / 32; room.pages = k->pages;
-    room.fragments = !(k->reads & MOEK_READS_FRAGMENTS) ? 0 : in_blocks ? 2 : 1;
-    return room;
-}
-
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -37,6 +37,10 @@ static void moek_append_(moek_text_ *t, const char *format, ...)
 
 /* A sentence, and the status is returned. */
 #define MOEK_FAIL_(text, status, ...) do { moek_append_((text), __VA_ARGS__); return (status); } while (0)
+/* E_VERSION: of the caller, of the implementation. */
+#define MOEK_VERSION_TEXT_ \
+    "this file was compiled with moek.h version %d, the implementation with version %d, or with structs of other " \
+    "sizes: compile both with the same moek.h"
 /* A sentence for the caller of a run; the status is passed through. */
 #define MOEK_REFUSE_(args, status, ...) \
     do { \

@@ -3,6 +3,7 @@
 #ifndef MOEK_LAYER_DECODE_CUH
 #define MOEK_LAYER_DECODE_CUH
 #include "../../include/moek/kernel/cuda.h"
+#include "../../include/moek/kernel/decode_smem.h"
 
 /* Of a slot: is its expert one of the layer's; the slots before this one, those with the same expert, and those that
  * name an expert first. */

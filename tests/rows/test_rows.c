@@ -20,6 +20,7 @@
 #define MOEK_IMPLEMENTATION
 #endif
 #include "moek.h"
+#include "moek/plan/decode.h"                       /* moek_decode_room_of */
 #include "rows.h"
 #include "../quick.h"
 #include "../oracle/ref_check.h"

@@ -94,8 +94,7 @@ moek_status moek_choose_format_(moek_config *config, char *text, size_t size, si
     int i, rank, least = 0, arch = 0, expands = 0, tried = 0;
     moek_plan plan;
     if (version != MOEK_VERSION || config_size != sizeof *config)
-        MOEK_FAIL_(&t, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
-                   version, MOEK_VERSION);
+        MOEK_FAIL_(&t, MOEK_E_VERSION, MOEK_VERSION_TEXT_, version, MOEK_VERSION);
     if (!config) MOEK_FAIL_(&t, MOEK_E_ARGUMENT, "config is NULL");
     if (!moek_format_of(config->quant))
         MOEK_FAIL_(&t, MOEK_E_ARGUMENT, "config.quant is %d, which is no format; MOEK_BF16, MOEK_FP8B128, ...",

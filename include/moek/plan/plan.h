@@ -64,8 +64,8 @@ static moek_status moek_unasked_refused_(const moek_request_ *o, int arch)
         own |= moek_table_[i].arch == arch && (moek_table_[i].op == MOEK_OP_UP || moek_table_[i].op == MOEK_OP_DOWN) &&
                moek_table_[i].quant == moek_quant_at_(c, moek_table_[i].op);
     if (moek_arch_adds_(arch) && !own)
-        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support %s: %s has no rows of its own for it, and those of "
-                   "an older architecture serve", moek_quant_name(c->quant), moek_arch_name_(arch));
+        MOEK_FAIL_(o->why, MOEK_E_BACKEND, "kernel does not support %s: %s has no rows of its own for it, and rows "
+                   "of an older architecture serve", moek_quant_name(c->quant), moek_arch_name_(arch));
     return MOEK_OK;
 }
 
@@ -203,9 +203,9 @@ static moek_status moek_choose_expanded_(const moek_request_ *o, int arch, moek_
     plan->chosen.expand = moek_first_(o, MOEK_OP_EXPAND, arch, -1);
     up = moek_tallest_of_(o, to, arch, &down);
     if (!plan->chosen.expand || !up)
-        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.expand_weights: weights of %s become those of %s, and no pair of "
-                   "rows of %s is compiled that serves hidden %d and inter %d.  Where MOEK_QUANT left them out, define "
-                   "MOEK_WANT_QUANT(q) as ((q) == %d || (q) == %d) in its place; or leave expand_weights 0",
+        MOEK_FAIL_(o->why, MOEK_E_NO_KERNEL, "config.expand_weights: weights of %s become weights of %s, and no pair "
+                   "of rows of %s is compiled that serves hidden %d and inter %d.  Where MOEK_QUANT left them out, "
+                   "define MOEK_WANT_QUANT(q) as ((q) == %d || (q) == %d) in its place; or leave expand_weights 0",
                    moek_quant_name(c->quant), moek_quant_name(to), moek_quant_name(to), c->hidden, c->inter, c->quant,
                    to);
     plan->chosen.expanded = plan->chosen.gemms++;
@@ -466,6 +466,12 @@ static moek_status moek_choose_(const moek_config *config, moek_plan *plan, moek
     return status;
 }
 
+void moek_version_text_(char *why, int version)
+{
+    moek_text_ t = moek_text_in_(why, 256);            /* any moek.h has as much room */
+    moek_append_(&t, MOEK_VERSION_TEXT_, version, MOEK_VERSION);
+}
+
 moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t config_size, size_t plan_size,
                             int version)
 {
@@ -477,8 +483,7 @@ moek_status moek_plan_init_(moek_plan *plan, const moek_config *config, size_t c
     memset(plan, 0, sizeof *plan);
     why = moek_text_in_(plan->why, sizeof plan->why);
     if (version != MOEK_VERSION || config_size != sizeof *config)
-        MOEK_FAIL_(&why, MOEK_E_VERSION, "caller has moek.h version %d, implementation %d: compile both with the same",
-                   version, MOEK_VERSION);
+        MOEK_FAIL_(&why, MOEK_E_VERSION, MOEK_VERSION_TEXT_, version, MOEK_VERSION);
     status = moek_choose_(config, plan, &o, &why, &log);
     plan->config.tuned = NULL;                        /* the caller may let go of it */
     return status;

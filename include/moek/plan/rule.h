@@ -6,6 +6,7 @@
 #include <string.h>
 #include "check.h"
 #include "bounds.h"
+#include "decode.h"
 #include "../../../generated/moek_rules.h"
 
 /* A plan that moek_plan_init refused, or never saw, has no sizes to divide by. */
