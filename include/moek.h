@@ -24,7 +24,7 @@
  *     MOEK_BLOCK=32             keep kernels for scales of so many columns, where a format leaves that open
  *     MOEK_QUANT=MOEK_FP8B128   keep kernels for this format
  *     MOEK_ARCH=80              keep kernels of this architecture (80: sm80; 89, 90, 120: sm89, sm90, sm120, which need
- *                               those of 80; 0: the CPU, all sets of instructions)
+ *                               kernels of 80; 0: the CPU, all sets of instructions)
  *     MOEK_WANT_HIDDEN(h), MOEK_WANT_BLOCK(b), MOEK_WANT_QUANT(q), MOEK_WANT_ARCH(a)
  *                               or any test of your own, usable in #if
  *

@@ -8,7 +8,7 @@
  * and on every rank, with the same config but for `rank`:
  *
  *     moek_ep_config group = {0};
- *     group.rank = r;  group.ranks = 4;  group.layer = &config;         1. who we are; the layer, as for one rank
+ *     group.rank = r;  group.ranks = 4;  group.layer = &config;         1. this rank; the layer, as for one rank
  *     window = memory of moek_ep_window_size(&group) bytes, ZEROED      2. bring a window; tell the others where it is
  *     moek_ep_open(&ep, &group, base);                                  3. base[p]: the window of rank p.  Collective
  *     moek_ep_join(&ep, &config);                                       4. from here as on one rank:

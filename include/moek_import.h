@@ -19,9 +19,9 @@
  *     moek_import_verdict(&report, text, sizeof text);                  5. in the end: may these weights be run?
  *
  * On a GPU all pointers, the report's too, are of its memory; the call is kernel launches on `stream`.  Then only the
- * matrix that is being imported lies there twice.  On the host the call uses the threads of args.parallel
- * or those of OpenMP, where the implementation is compiled with OpenMP.  Threads may import different matrices at once,
- * with a report each.
+ * matrix that is being imported lies there twice.  On the host the call uses the threads of args.parallel,
+ * or OpenMP's, where the implementation is compiled with OpenMP.  Threads may import different matrices at once, with a
+ * report each.
  *
  * SOURCES, MOEK_EACH_SOURCE.  Shapes are C arrays; N rows (outputs), K columns (inputs) of the matrix, g the columns of
  * a scale (block; a whole row: one group), G = ceil(K / g), "words": u32, elements from the lowest bits up.

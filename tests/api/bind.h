@@ -153,7 +153,7 @@ static void test_bind_more(const moek_format *f)
         BIND_REFUSED(c.quant = quant, w.w_up_global_scale = NULL, "weights.w_up_global_scale is NULL");
         BIND_REFUSED(c.quant = quant, w.w_down_global_scale = NULL, "weights.w_down_global_scale is NULL");
         BIND_REFUSED(c.quant = quant, BESIDE(w_up_global_scale), "weights.w_up_global_scale is not aligned to 4");
-        BIND_REFUSED(c.quant = quant, w.w_gate_global_scale = w.w_up_global_scale, "has that of gate, too");
+        BIND_REFUSED(c.quant = quant, w.w_gate_global_scale = w.w_up_global_scale, "has gate's, too");
         BIND_REFUSED(APART, w = separate_weights(quant); w.w_gate_global_scale = NULL,
                      "weights.w_gate_global_scale is NULL");
     }

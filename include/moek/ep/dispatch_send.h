@@ -13,8 +13,8 @@ typedef struct moek_ep_dispatch_send_ {
     const char *x;                    /* rows as they travel, or rows to be quantized                                 */
     const void *scale;
     uint64_t *to;                     /* alltoall: [tokens]: bit mask of the ranks that a token goes to               */
-    int32_t *before;                  /* alltoall, others NULL: [warps][ranks]: rows for a rank from all tokens before
-                                         those of the warp                                                            */
+    int32_t *before;                  /* alltoall, others NULL: [warps][ranks]: rows for a rank from all tokens ahead
+                                         of the warp's                                                                */
     int32_t *rows, *back;             /* alltoall where rows are moved, others NULL.  rows: [ranks], rows for each rank
                                          or MOEK_EP_FULL_.  back: [tokens][slots], row in the outgoing window         */
 } moek_ep_dispatch_send_;

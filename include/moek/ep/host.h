@@ -81,7 +81,7 @@ typedef struct moek_ep_work_ {
                                          them otherwise                                                               */
     uint64_t *to;                     /* alltoall on a GPU: [tokens]: bit mask of the ranks that a token goes to      */
     int32_t *before;                  /* alltoall on a GPU: [warps that send][ranks]: rows for a rank from all tokens
-                                         before those of the warp                                                     */
+                                         ahead of the warp's                                                          */
     int32_t *kept;                    /* EXACT with low_latency, in host memory: [tokens][slots]: ids, or -1 where the
                                          expert was full                                                              */
     int32_t *rows, *back;             /* alltoall where rows are moved.  rows: [ranks], rows for each rank.  back:

@@ -26,7 +26,7 @@ typedef struct moek_ep_nccl {
                                          fit (moek_ep_nccl_wait)                                                      */
 } moek_ep_nccl;
 
-/* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: rank and ranks are 0 or those of
+/* Opens `ep` over `comm`.  path: MOEK_EP_NCCL_AUTO, or the only one to take.  group: rank and ranks are 0 or as in
  * the communicator; transport, move and move_gathers are not looked at; report may be NULL.  All ranks get OK, or none.
  * OK, E_ARGUMENT, E_MISMATCH, E_BACKEND (no path), E_CUDA, E_TIMEOUT, as moek_ep_open, with a sentence in wire->text;
  * then all is freed, and the communicator is as before or, after E_TIMEOUT and on a rank that had no memory even to

@@ -116,11 +116,11 @@ typedef struct moek_import_args {
     moek_import_tensor w_tensor, scale_tensor, zero_tensor, global_tensor;       /* of their_*; 0: not known (SHAPES) */
     int scale_order;                  /* of their_scale: MOEK_SCALE_ORDER_128X4; 0: as the list says                  */
     int scale_shared;                 /* scale is there already, from gate: it is compared, not written; place says   */
-    moek_parallel parallel;           /* on the host: your threads (moek/enums.h); zeros: those of OpenMP             */
+    moek_parallel parallel;           /* on the host: your threads (moek/enums.h); zeros: OpenMP's                    */
 } moek_import_args;
 
 /* Sets rows, columns, block, dtype, quant, row_step, scale_shared, w, scale, zero and global, from args->source, what
- * the layer is, and where its arrays are: those of expert `expert` of this rank, of local_experts (or, where that is 0,
+ * the layer is, and where its arrays are: of expert `expert` of this rank, of local_experts (or, where that is 0,
  * experts and shared_slots).  Host only; reads no array.  Formats without scales, bf16 and fp16: scale becomes NULL;
  * copy the rows of the matrix to w yourself, row_step apart.  OK; E_ARGUMENT, with a sentence in args->why: sizes that
  * no layer has, a matrix or an expert that this layer does not have, an array that is NULL, a config whose shard

@@ -1,6 +1,6 @@
 /* moek/import/host.h -- the loops over words, rows and scales on the host: many words at a time where a layout lets
- * them, on the threads of the caller or of OpenMP.  The results are those of the functions for one word and one
- * scale (codes.h, scales.h), which also take what is left over. */
+ * them, on the threads of the caller or of OpenMP.  The functions for one word and one scale (codes.h,
+ * scales.h) have the same results, and also take what is left over. */
 #ifndef MOEK_IMPORT_HOST_H
 #define MOEK_IMPORT_HOST_H
 #include <string.h>
@@ -311,7 +311,7 @@ static uint32_t moek_halves_(uint64_t x)
 }
 enum { MOEK_BLOCKS_ = 32 };                            /* at a time */
 /* GGUF: of each group the low halves of its bytes, then the high ones.  per: words of a block; high: from a word to
- * that of the high halves.  Constants, where it is called. */
+ * the one with the high halves.  Constants, where it is called. */
 static inline void moek_recode_blocks_(const moek_recode_ *a, size_t row, size_t count, size_t per, size_t high,
                                        moek_recoded_ *seen)
 {

@@ -148,7 +148,7 @@ static moek_status moek_import_scales_(const moek_import_args *a, moek_import_ *
     if (a->scale_order && (a->scale_order != MOEK_SCALE_ORDER_128X4 || moek_factors_bytes_(type) != 1 ||
                            s->scales != MOEK_SCALES_ROWS))
         MOEK_REFUSE_(a, MOEK_E_ARGUMENT, "scale_order is %d: 0, or for scales of a byte MOEK_SCALE_ORDER_128X4, which "
-                     "those of %s are not", a->scale_order, s->name);
+                     "scales of %s are not", a->scale_order, s->name);
     m->our_scale.at = (unsigned char *)a->scale;
     m->our_scale.type = m->their_scale.type = type;
     if (type == MOEK_SCALE_TYPE_T) m->our_scale.dtype = m->dtype;
@@ -642,7 +642,7 @@ moek_status moek_import_verdict(const moek_import_report *r, char *why, size_t w
     MOEK_MUST_NOT_(scales_nan, "scales are NaN or Inf, and so would be their groups");
     MOEK_MUST_NOT_(signs_bad, "scales have their sign set: damaged, or of another type than was said");
     MOEK_MUST_NOT_(scales_lost, "scales became 0 or Inf in T: take the other T (config.dtype)");
-    MOEK_MUST_NOT_(scales_separate, "scales of up are not those of gate, and the format has one for both: take "
+    MOEK_MUST_NOT_(scales_separate, "scales of up are not gate's, and the format has one for both: take "
                    "up_layout MOEK_UP_SEPARATE, or quant fp8c, which has a scale a row");
 #undef MOEK_MUST_NOT_
     if (r->codes_outside)

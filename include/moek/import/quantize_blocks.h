@@ -43,8 +43,8 @@ MOEK_FN float moek_plain_inverse_(float d)
     return moek_is_finite_(by) ? by : 0.0f;
 }
 /* Rounded as the package rounds: each product once, to f32, and no sum into a product (an FMA would have other bits).
- * With a middle the sum is of f64, and the whole is cut to an f32.  Above a minimum, trunc(f32(p + 0.5f)) is that of
- * p + 0.5 but for the largest f32 below a half, which 2^-25 lifts over it. */
+ * With a middle the sum is of f64, and the whole is cut to an f32.  Above a minimum, trunc(f32(p + 0.5f)) is
+ * trunc(p + 0.5) but for the largest f32 below a half, which 2^-25 lifts over it. */
 MOEK_FN int moek_plain_block_code_(float w, float by, int middle, int minimum)
 {
     const float p = w * by;

@@ -1,5 +1,5 @@
-/* moek/kernel/gemm_avx2.h -- dots of gemm_cpu.h with AVX2, FMA and F16C (moek/kernel/isa.h).  The bits are those of
- * plain C: the same sums in the same order. */
+/* moek/kernel/gemm_avx2.h -- dots of gemm_cpu.h with AVX2, FMA and F16C (moek/kernel/isa.h).  The bits are plain C's:
+ * the same sums in the same order. */
 #include "gemm_cpu.h"
 #ifndef MOEK_GEMM_AVX2_H
 #define MOEK_GEMM_AVX2_H

@@ -104,7 +104,7 @@ static moek_status moek_bind_global_scale_(const moek_plan *plan, const moek_wei
     }
     if (!apart && w->w_gate_global_scale)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "weights.w_gate_global_scale is given, but config.up_layout is not "
-                   "MOEK_UP_SEPARATE: w_up_global_scale has that of gate, too");
+                   "MOEK_UP_SEPARATE: w_up_global_scale has gate's, too");
     return MOEK_OK;
 }
 

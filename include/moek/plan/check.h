@@ -345,7 +345,8 @@ static moek_status moek_check_expands_(const moek_config *c, moek_text_ *why)
     if (!c->expand_weights) return MOEK_OK;
     if (!moek_format_of(c->quant)->expands)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.expand_weights is for weights that become e4m3 in a run "
-                   "(moek_format.expands), and those of %s become nothing else: leave it 0", moek_quant_name(c->quant));
+                   "(moek_format.expands), and weights of %s become nothing else: leave it 0",
+                   moek_quant_name(c->quant));
     if (c->weight_layout != MOEK_WEIGHTS_TILED)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.expand_weights reads weights of MOEK_WEIGHTS_TILED, and weight_layout "
                    "is %d: set it, and repack (moek_repack_up), or leave expand_weights 0", c->weight_layout);
