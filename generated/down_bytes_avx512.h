@@ -35,61 +35,61 @@ MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b128_on_avx512_m48n16,
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_S8, 0, 0, 5, moek_down_q8_0_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q8_0_s8_h0_on_avx512_m48n16,
-                DOWN, Q8_0_S8, 0, avx512, AVX512, moek_unpack_q8_0_avx2_)
+                DOWN, Q8_0_S8, 0, avx512, AVX512, &moek_blocks_q8_0_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_S8, 0, 0, 5, moek_down_q4_0_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q4_0_s8_h0_on_avx512_m48n16,
-                DOWN, Q4_0_S8, 0, avx512, AVX512, moek_unpack_q4_0_avx2_)
+                DOWN, Q4_0_S8, 0, avx512, AVX512, &moek_blocks_q4_0_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_S8, 0, 0, 5, moek_down_q4_1_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q4_1_s8_h0_on_avx512_m48n16,
-                DOWN, Q4_1_S8, 0, avx512, AVX512, moek_unpack_q4_1_avx2_)
+                DOWN, Q4_1_S8, 0, avx512, AVX512, &moek_blocks_q4_1_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_S8, 0, 0, 5, moek_down_q5_0_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q5_0_s8_h0_on_avx512_m48n16,
-                DOWN, Q5_0_S8, 0, avx512, AVX512, moek_unpack_q5_0_avx2_)
+                DOWN, Q5_0_S8, 0, avx512, AVX512, &moek_blocks_q5_0_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_S8, 0, 0, 5, moek_down_q5_1_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q5_1_s8_h0_on_avx512_m48n16,
-                DOWN, Q5_1_S8, 0, avx512, AVX512, moek_unpack_q5_1_avx2_)
+                DOWN, Q5_1_S8, 0, avx512, AVX512, &moek_blocks_q5_1_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_S8, 0, 0, 5, moek_down_q2_k_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q2_k_s8_h0_on_avx512_m48n16,
-                DOWN, Q2_K_S8, 0, avx512, AVX512, moek_unpack_q2_k_avx2_)
+                DOWN, Q2_K_S8, 0, avx512, AVX512, &moek_blocks_q2_k_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_S8, 0, 0, 5, moek_down_q3_k_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q3_k_s8_h0_on_avx512_m48n16,
-                DOWN, Q3_K_S8, 0, avx512, AVX512, moek_unpack_q3_k_avx2_)
+                DOWN, Q3_K_S8, 0, avx512, AVX512, &moek_blocks_q3_k_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_S8, 0, 0, 5, moek_down_q4_k_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q4_k_s8_h0_on_avx512_m48n16,
-                DOWN, Q4_K_S8, 0, avx512, AVX512, moek_unpack_q4_k_avx2_)
+                DOWN, Q4_K_S8, 0, avx512, AVX512, &moek_blocks_q4_k_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_S8, 0, 0, 5, moek_down_q5_k_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q5_k_s8_h0_on_avx512_m48n16,
-                DOWN, Q5_K_S8, 0, avx512, AVX512, moek_unpack_q5_k_avx2_)
+                DOWN, Q5_K_S8, 0, avx512, AVX512, &moek_blocks_q5_k_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_S8, 0, 0, 5, moek_down_q6_k_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_q6_k_s8_h0_on_avx512_m48n16,
-                DOWN, Q6_K_S8, 0, avx512, AVX512, moek_unpack_q6_k_avx2_)
+                DOWN, Q6_K_S8, 0, avx512, AVX512, &moek_blocks_q6_k_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_S8, 0, 0, 5, moek_down_iq4_nl_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_iq4_nl_s8_h0_on_avx512_m48n16,
-                DOWN, IQ4_NL_S8, 0, avx512, AVX512, moek_unpack_iq4_nl_avx2_)
+                DOWN, IQ4_NL_S8, 0, avx512, AVX512, &moek_blocks_iq4_nl_s8_avx512_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_S8, 0, 0, 5, moek_down_iq4_xs_s8_h0_on_avx512_m48n16)
 MOEK_BYTES_ROW_(moek_down_iq4_xs_s8_h0_on_avx512_m48n16,
-                DOWN, IQ4_XS_S8, 0, avx512, AVX512, moek_unpack_iq4_xs_avx2_)
+                DOWN, IQ4_XS_S8, 0, avx512, AVX512, &moek_blocks_iq4_xs_s8_avx512_)
 #endif
 #endif

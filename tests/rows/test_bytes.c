@@ -116,7 +116,7 @@ static void sums_of(const byte_case *c, int set, int in_panels, int first, int r
     args.w.codes = in_panels ? panel_w : w; args.w.scales = in_panels ? panel_scale : w_scale;
     if (c->zeros) args.w.zero_points = in_panels ? panel_zero : zero;
     t = moek_bytes_of_(&args, &found, sets[set].set,
-                       MOEK_OP_DOWN, c->f->number, c->block);
+                       MOEK_OP_DOWN, c->f->number, c->block, NULL);
     memset(to, 0x55, SUMS * sizeof *to);
     moek_bytes_sums_(&t, 0, first, rows, 0, columns, to);
 }

@@ -175,14 +175,18 @@ static const struct { const moek_set_ *set; const moek_panel_set_ *panel; int ar
     { &moek_set_neon_, &moek_panel_set_neon_, MOEK_ARCH_NEON, "neon" }
 #endif
 };
+static const moek_block_set_ *blocks_of(int type, int x, int set)
+{
+    const int of_x = x == MOEK_ELEMENT_S8 ? x : 0;
+    int i = 0;
+    while (block_sets[i].type != type || block_sets[i].x != of_x) i++;
+    CHECK(!set || block_sets[i].by[set]->dots, "type %d: no loop of %s", type, sets[set].name);
+    return block_sets[i].by[set];
+}
 static void blocks_by(moek_digits_ *d, int set)
 {
-    const int of_x = d->f.x == MOEK_ELEMENT_S8 ? MOEK_ELEMENT_S8 : 0;
-    int i = 0;
-    while (d->block && (block_sets[i].type != d->block->type || block_sets[i].x != of_x)) i++;
-    d->blocks = d->block ? block_sets[i].by[set] : NULL;
+    d->blocks = d->block ? blocks_of(d->block->type, d->f.x, set) : NULL;
     d->unpack = d->blocks ? d->blocks->unpack : NULL;
-    CHECK(!d->block || !set || d->blocks->dots, "type %d: no loop of %s", block_sets[i].type, sets[set].name);
 }
 static int seen_two, failed_two;                       /* cases where two digits do not do, and where that showed */
 static double largest, largest_l2;
@@ -226,13 +230,14 @@ static void bytes_of_blocks(const sum_case *c, const void *args)
         { &moek_byte_set_neon_, 1 }
 #endif
     };
+    const moek_format *const f = given_to(c);
     moek_gemm_args found;
     int i, rows, j, r;
+    if (!f->only_blocks || f->x != MOEK_ELEMENT_S8) return;
     for (i = 0; i < (int)(sizeof ways / sizeof *ways); i++) {
-        moek_bytes_ t = moek_bytes_of_(args, &found, ways[i].set, MOEK_OP_DOWN, c->quant, c->block);
-        if (!t.t.p.d.block || t.t.p.d.f.x != MOEK_ELEMENT_S8) return;
+        const moek_bytes_ t = moek_bytes_of_(args, &found, ways[i].set, MOEK_OP_DOWN, c->quant, c->block,
+                                             blocks_of(f->file_type, f->x, ways[i].of));
         if (moek_lacks_(sets[ways[i].of].arch)) continue;
-        blocks_by(&t.t.p.d, ways[i].of);
         for (rows = 1; rows <= ROWS; rows++) {
             int other = 0, wrong = 0;
             moek_bytes_sums_(&t, 0, 0, rows, 0, N, i ? made : plain);

@@ -11,7 +11,7 @@
  *
  * 256 columns are a unit.  Codes go from a unit's planes to registers (`codes`, which the generator writes from
  * kernels.toml), and are multiplied there.  One row of x: two rows of w at a time, since a chain of FMAs alone would
- * wait for itself. */
+ * wait for itself; but not where x is s8 and codes have 5 bits or more, and one row after the other comes faster. */
 
 typedef MOEK_VI MOEK_V_(block_codes)(const uint8_t *b, const int part);
 typedef void MOEK_V_(block_factors)(MOEK_V_FACTORS *to, const uint8_t *b);
@@ -127,12 +127,13 @@ MOEK_V_INLINE void MOEK_V_(block_dots)(const moek_w_run_ *w, const moek_x_run_ *
                                        MOEK_V_(block_codes) *codes, MOEK_V_(block_factors) *factors,
                                        const int bytes, const int kind)
 {
+    const int pair = !(kind & MOEK_BLOCK_BYTES) || bytes <= 160;
     int r, n;
     for (r = 0; r < rows; r += n) {
         n = rows - r >= 4 ? 4 : rows - r >= 2 ? 2 : 1;
         if (n == 4) MOEK_V_(block_rows)(w, x, rows, r, 4, 0, codes, factors, bytes, kind);
         else if (n == 2) MOEK_V_(block_rows)(w, x, rows, r, 2, 0, codes, factors, bytes, kind);
-        else MOEK_V_(block_rows)(w, x, rows, r, 1, 1, codes, factors, bytes, kind);
+        else MOEK_V_(block_rows)(w, x, rows, r, 1, pair, codes, factors, bytes, kind);
     }
 }
 #undef MOEK_EACH_PART_

@@ -31,6 +31,8 @@ typedef struct moek_bytes_x_ {
 /* How 32 columns of x lie: as they come; as codes of 4 bits do that come, even ones first; as words, of four columns
  * the first and the third, then the others; for tiles, 64 columns of a row. */
 enum { MOEK_BYTES_COLUMNS, MOEK_BYTES_EVEN_ODD, MOEK_BYTES_WORDS, MOEK_BYTES_PAIRS };
+/* Codes of blocks that have at most 4, 5 or 6 bits, of w with `less`. */
+#define MOEK_SMALL_(e) ((e) == MOEK_ELEMENT_U4 || (e) == MOEK_ELEMENT_U5 || (e) == MOEK_ELEMENT_U6B32)
 /* What a set of instructions has. */
 typedef struct moek_byte_set_ {
     const moek_panel_set_ *panel;
@@ -39,7 +41,7 @@ typedef struct moek_byte_set_ {
                   int order);
     /* sum[rows][MOEK_STRIP] += one panel, or two side by side, of which w->blocks blocks from x's block `b` on */
     void (*run)(float *sum, const moek_tile_w_ *w, int panels, const moek_bytes_x_ *x, int b, int rows);
-    int e2m1, s8, words;                               /* offsets of codes; 1: of s8 x as words */
+    int e2m1, s8, words;                               /* offsets of codes; 1: of s8 x as words, but small codes */
     /* Rows of x that a tile has, or 0.  From so many on, rows are filled up with zeros to whole tiles, and lie 64
      * columns side by side where whole rows are added up; begin and end stand around all calls of `run` then. */
     int tile;
@@ -128,6 +130,7 @@ typedef struct moek_bytes_ {
     const moek_byte_set_ *set;
     int order;                                         /* MOEK_BYTES_COLUMNS, .. */
     int column;                                        /* bytes of a column of x */
+    int element;                                       /* of codes of blocks: s8, or a small one */
 } moek_bytes_;
 /* Columns of a panel that came as rows. */
 typedef struct moek_bytes_rows_ {
@@ -267,7 +270,8 @@ static MOEK_UNUSED void moek_bytes_blocks_(const moek_bytes_ *t, float *sum, int
                               halves == 2 ? p : 0, there < MOEK_PANEL ? there : MOEK_PANEL, k + i, turn);
             w[p].codes = (const uint8_t *)to[p].words; w[p].scale = to[p].scale;
             w[p].min = d->block->sign ? to[p].min : NULL;
-            w[p].element = d->f.w; w[p].scale_type = MOEK_SCALE_TYPE_F32; w[p].scale_bytes = 4;
+            w[p].element = t->element; w[p].scale_type = MOEK_SCALE_TYPE_F32; w[p].scale_bytes = 4;
+            w[p].less = t->t.offset;
             w[p].log = d->f.w_scale.columns == 16 ? 4 : 5; w[p].blocks = turn / 32;
         }
         t->set->run(sum, w, panels, x, i / 32, rows);
@@ -321,9 +325,11 @@ static MOEK_UNUSED void moek_bytes_sums_(const moek_bytes_ *t, int e, int p0, in
     }
     if (tiles) t->set->end();
 }
+/* blocks: of GGUF files, what the set has for them; or NULL. */
 MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_args *found, const moek_byte_set_ *set, int op,
-                                       int quant, int columns)
+                                       int quant, int columns, const moek_block_set_ *blocks)
 {
+    const int bits = moek_format_of(quant)->w_bits;
     moek_bytes_ t;
     const moek_digits_ *const d = &t.t.p.d;
     memset(&t, 0, sizeof t);
@@ -333,9 +339,15 @@ MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_args *found, 
     t.t.exact = t.t.p.how == MOEK_SUM_EXACT;
     t.t.offset = d->a->gate_up.zero_points[0] ? (int)MOEK_BYTES_ZERO : d->f.w == MOEK_ELEMENT_U4B8 ? 8
                : d->f.w == MOEK_ELEMENT_E2M1 ? set->e2m1 : set->s8;
-    t.order = d->f.w == MOEK_ELEMENT_S8 ? set->words ? MOEK_BYTES_WORDS : MOEK_BYTES_COLUMNS
-            : t.t.p.in_panels ? MOEK_BYTES_COLUMNS : MOEK_BYTES_EVEN_ODD;
+    t.element = d->f.w;
+    if (set->words && blocks && !blocks->words) {
+        t.element = bits > 5 ? MOEK_ELEMENT_U6B32 : bits > 4 ? MOEK_ELEMENT_U5 : MOEK_ELEMENT_U4;
+        t.t.offset = blocks->offset;
+    }
+    t.order = t.element == MOEK_ELEMENT_S8 ? set->words ? MOEK_BYTES_WORDS : MOEK_BYTES_COLUMNS
+            : t.t.p.in_panels || blocks ? MOEK_BYTES_COLUMNS : MOEK_BYTES_EVEN_ODD;
     t.column = t.order == MOEK_BYTES_WORDS ? 2 : 1;
+    if (blocks) t.t.p.d.unpack = blocks->unpack;
     return t;
 }
 /* A strip of an expert, or a part of one, or none. */
@@ -353,24 +365,23 @@ static MOEK_UNUSED void moek_bytes_task_(const void *data, long long task)
 }
 /* A launcher's work.  (Sums of s8 beyond 32 bits are made as panels make them.) */
 static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream stream, const moek_byte_set_ *set,
-                                                  int op, int quant, int columns, moek_unpack_ *unpack)
+                                                  int op, int quant, int columns, const moek_block_set_ *blocks)
 {
     moek_gemm_args found;
-    moek_bytes_ t = moek_bytes_of_(args, &found, set, op, quant, columns);
+    moek_bytes_ t = moek_bytes_of_(args, &found, set, op, quant, columns, blocks);
     const int strip = MOEK_STRIP / t.t.p.d.halves;
     if (t.t.exact && t.t.p.d.all > MOEK_PANEL_EXACT)
         return moek_panel_launch_(args, stream, set->panel, op, quant, columns, NULL);
     t.t.p.d.columns = moek_gemm_columns_(t.t.p.d.a, stream, strip, strip / 4);
-    t.t.p.d.unpack = unpack;
     moek_parallel_for_(stream, moek_gemm_tasks_(t.t.p.d.a, t.t.p.d.columns), moek_bytes_task_, &t);
     return MOEK_OK;
 }
-/* A row of the table, as MOEK_PANEL_ROW_. */
-#define MOEK_BYTES_ROW_(row, OP, quant, columns, set, SET, unpack) \
+/* A row of the table, as MOEK_DIGITS_ROW_. */
+#define MOEK_BYTES_ROW_(row, OP, quant, columns, set, SET, blocks) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
         return moek_bytes_launch_(args, stream, &moek_byte_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, \
-                                  unpack); \
+                                  blocks); \
     }
 #endif

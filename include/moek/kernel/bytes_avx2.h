@@ -40,7 +40,7 @@ MOEK_AVX2_FN void moek_bytes_place_avx2_(int8_t *to, size_t step, int32_t *start
 
 /* ---- what bytes_body.h wants ------------------------------------------------------------------------------------- */
 
-/* Of s8 words of 16 columns. */
+/* Of s8 words of 16 columns; of small codes bytes, with a sign. */
 MOEK_AVX2_INLINE void moek_tile_bytes_avx2_(__m256i to[8], const uint8_t *at, const int element, const uint8_t *zero,
                                             int h)
 {
@@ -54,6 +54,7 @@ MOEK_AVX2_INLINE void moek_tile_bytes_avx2_(__m256i to[8], const uint8_t *at, co
 #undef MOEK_CODES_
         return;
     }
+    if (MOEK_SMALL_(element)) { moek_tile_codes_avx2_(to, at, MOEK_ELEMENT_S8); return; }
     moek_tile_codes_avx2_(to, at, element);
     if (!zero) return;
     less = _mm256_sub_epi32(_mm256_set1_epi32(MOEK_BYTES_ZERO), moek_tile_zeros_avx2_(zero, h));
@@ -62,7 +63,14 @@ MOEK_AVX2_INLINE void moek_tile_bytes_avx2_(__m256i to[8], const uint8_t *at, co
     MOEK_LESS_(0) MOEK_LESS_(1) MOEK_LESS_(2) MOEK_LESS_(3) MOEK_LESS_(4) MOEK_LESS_(5) MOEK_LESS_(6) MOEK_LESS_(7)
 #undef MOEK_LESS_
 }
-/* Bytes: 16 bits hold a block's sum of u4b8, and half a block's of others. */
+MOEK_AVX2_INLINE void moek_tile_byte_plus_avx2_(__m256i codes[8], int less)
+{
+    const __m256i by = _mm256_set1_epi8((char)less);
+#define MOEK_PLUS_(v) codes[v] = _mm256_add_epi8(codes[v], by);
+    MOEK_PLUS_(0) MOEK_PLUS_(1) MOEK_PLUS_(2) MOEK_PLUS_(3) MOEK_PLUS_(4) MOEK_PLUS_(5) MOEK_PLUS_(6) MOEK_PLUS_(7)
+#undef MOEK_PLUS_
+}
+/* Bytes: 16 bits hold a block's sum of codes of 4 bits, half a block's of 5 bits and of e2m1, a quarter's of 6. */
 MOEK_AVX2_INLINE void moek_tile_byte_dots_avx2_(__m256i to[2], __m256i start, const __m256i codes[8],
                                                 const __m256i codes1[8], const int panels, const int8_t *x,
                                                 const int element, const int zeros)
@@ -79,14 +87,25 @@ MOEK_AVX2_INLINE void moek_tile_byte_dots_avx2_(__m256i to[2], __m256i start, co
         return;
     }
     moek_tile_dots_avx2_(two, codes, x, 2, element);
-    to[0] = _mm256_add_epi32(start, moek_tile_whole_avx2_(two, NULL, 2, zeros ? MOEK_ELEMENT_E2M1 : element));
+    to[0] = _mm256_add_epi32(start, moek_tile_whole_avx2_(two, NULL, 2, zeros ? MOEK_ELEMENT_E2M1
+                                                          : element == MOEK_ELEMENT_U4 ? MOEK_ELEMENT_U4B8 : element));
 }
-/* (Words: `codes1` has the second 16 columns.) */
+/* Of 16 columns of such bytes. */
+MOEK_AVX2_INLINE __m256i moek_small_half_avx2_(const __m256i codes[4], const int8_t *x, const int element)
+{
+    const __m256i one = _mm256_set1_epi16(1);
+    __m256i a = moek_product_avx2_(codes[0], x, element), b = moek_product_avx2_(codes[2], x + 8, element);
+    a = _mm256_add_epi16(a, moek_product_avx2_(codes[1], x + 4, element));
+    b = _mm256_add_epi16(b, moek_product_avx2_(codes[3], x + 12, element));
+    if (element != MOEK_ELEMENT_U6B32) return _mm256_madd_epi16(_mm256_add_epi16(a, b), one);
+    return _mm256_add_epi32(_mm256_madd_epi16(a, one), _mm256_madd_epi16(b, one));
+}
 MOEK_AVX2_INLINE void moek_tile_byte_half_avx2_(__m256i to[2], __m256i start, const __m256i codes[8],
                                                 const __m256i codes1[8], const int panels, const int8_t *x,
-                                                const int half)
+                                                const int half, const int element)
 {
-    moek_tile_byte_dots_avx2_(to, start, half ? codes1 : codes, codes1, panels, x + 32 * half, MOEK_ELEMENT_S8, 0);
+    (void)codes1; (void)panels;
+    to[0] = _mm256_add_epi32(start, moek_small_half_avx2_(codes + 4 * half, x + 16 * half, element));
 }
 #define MOEK_VF __m256
 #define MOEK_VI __m256i

@@ -38,9 +38,10 @@ MOEK_AVX512_INLINE void moek_tile_byte_dots_avx512_(__m512i to[2], __m512i start
 }
 MOEK_AVX512_INLINE void moek_tile_byte_half_avx512_(__m512i to[2], __m512i start, const __m512i codes[8],
                                                     const __m512i codes1[8], const int panels, const int8_t *x,
-                                                    const int half)
+                                                    const int half, const int element)
 {
     int i;
+    (void)element;
     to[0] = to[1] = start;
     for (i = 4 * half; i < 4 * half + 4; i++) {
         const __m512i four = moek_four_avx512_(x + 4 * i);

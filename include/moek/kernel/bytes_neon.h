@@ -39,9 +39,9 @@ MOEK_NEON_INLINE void moek_tile_byte_dots_neon_(int32x4_t to[2], int32x4_t start
 }
 MOEK_NEON_INLINE void moek_tile_byte_half_neon_(int32x4_t to[2], int32x4_t start, const int32x4_t codes[8],
                                                 const int32x4_t codes1[8], const int panels, const int8_t *x,
-                                                const int half)
+                                                const int half, const int element)
 {
-    (void)codes1; (void)panels;
+    (void)codes1; (void)panels; (void)element;
     to[0] = moek_products_neon_(start, codes + 4 * half, x + 16 * half);
 }
 #define MOEK_VF float32x4_t

@@ -49,6 +49,7 @@ typedef struct moek_tile_w_ {
     int log;                                           /* columns of a group are 1 << log */
     int first, blocks;                                 /* column of the first group with which the run begins; blocks */
     int exact;                                         /* x is s8, and sums are bits of int32 */
+    int less;                                          /* bytes.h: what makes codes of blocks numbers without a sign */
 } moek_tile_w_;
 /* What a set of instructions has.  Sums are [row of x][MOEK_STRIP]. */
 typedef struct moek_tile_set_ {
