@@ -118,6 +118,7 @@ def picture_humming():
 
 
 CPU_FORMATS = ("int4_a16", "mxfp4_a16", "nvfp4_a16", "int4_s8", "mxfp4_s8", "int8_a16", "int8_a8", "bf16", "fp16")
+CPU_BLOCKS = ("q4_k_a16", "q4_k_s8", "q6_k_a16", "q6_k_s8", "q8_0_a16", "q8_0_s8")     # GGUF blocks: no panels
 CPU_BARS = {"moek": "moek, weights as they come", "panels": "moek, weights in panels", "ggml": "ggml",
             "ik": "ik_llama.cpp"}
 
@@ -393,14 +394,14 @@ def cpu_headline():
 
 def table_cpu_others():
     of, rows = cpu_others(), []
-    for quant in CPU_FORMATS:
+    for quant in CPU_FORMATS + CPU_BLOCKS:
         for tokens in (t for t in (1, 4, 8, 512) if (quant, t) in of):
             cell, k = of[quant, tokens], tokens == 512
             best = max(cell["ggml"][k], cell["ik"][k])
             rows.append([f"`{quant}`", str(tokens)] +
-                        ["-" if k and name == "reads" else f"{cell[name][k]:.{0 if k else 1}f}"
+                        ["-" if name not in cell or k and name == "reads" else f"{cell[name][k]:.{0 if k else 1}f}"
                          for name in ("moek", "panels", "native", "ggml", "ik", "reads")] +
-                        [f"{max(cell['moek'][k], cell['panels'][k], cell['native'][k]) / best:.2f}"])
+                        [f"{max(cell[name][k] for name in ('moek', 'panels', 'native') if name in cell) / best:.2f}"])
     return table(["format", "tokens", "as they come", "panels", "`-march=native`", "ggml", "ik", "plain reads",
                   "our best over theirs"], rows)
 
