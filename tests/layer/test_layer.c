@@ -77,10 +77,11 @@ static int next_format(int i, const moek_format **f)
     for (q_ = 0; next_format(q_, &f); q_++) \
         if (f && format_has(f, MOEK_OP_UP, layer_arch) && !(layer_arch == 90 && format_in_fragments(f)) && \
             !(quick_set && f->only_blocks && (q_ + test_) % 4))
-/* A row of the format that a plan for weights as they come may demand on this device. */
+/* A row of the format that a plan for weights as they come, or in blocks, may demand on this device. */
 static int row_of(const moek_kernel *k, const moek_format *f)
 {
-    return k->quant == f->number && k->arch == layer_arch && (k->reads & MOEK_READS_CHECKPOINT) != 0 &&
+    const int reads = f == config_in_blocks ? MOEK_READS_BLOCKS : MOEK_READS_CHECKPOINT;
+    return k->quant == f->number && k->arch == layer_arch && (k->reads & reads) != 0 &&
            k->launch(NULL, NULL) == MOEK_OK;
 }
 /* One format for what does not depend on it; under emulation one for all. */
