@@ -88,7 +88,6 @@ static int row_of(const moek_kernel *k, const moek_format *f)
 #define SKIP_IF_SMALL(condition) if (SMALL && (condition)) continue
 /* Of the quick set: one turn in so many, of each format others. */
 #define SKIP_IF_QUICK(turn, of) if (quick_set && ((turn) + q_) % (of)) continue
-#define SKIP_IF_BROAD(turn, of) if (broad_set && ((turn) + q_) % (of)) continue
 /* What formats do not change, of the quick set: of all cases of a test one in so many, whatever their format. */
 static int quick_cases;                                /* of this test, until now */
 #define SKIP_IF_QUICK_OF_ALL(of) if (quick_set && quick_cases++ % (of)) continue
