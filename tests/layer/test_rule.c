@@ -393,7 +393,7 @@ static void paired(void)
             for (j = 0; j < FORMATS && !want; j++) {
                 const moek_format *const g = format_at(j);
                 const int integers = g->x_bits == 8 && g->x_scale.columns == 0 && g->x != MOEK_ELEMENT_E4M3;
-                if (moek_same_weights(f->number, g->number) && g->x == g->w && g->x_bits == 8 &&
+                if (moek_same_weights(f->number, g->number) && g->x == g->w && g->x_bits == 8 && format_on_gpu(g) &&
                     (integers || archs[a] >= 89)) want = g->number;
             }
             for (j = 0; j < FORMATS && !want; j++)
