@@ -2,8 +2,8 @@
 # examples.sh c|cuda ARCH [quick [OPTION]] -- compiles each example by the commands of its own head comment, in an empty
 # folder outside the repository, and runs it.  So it does with the programs in docs/models.md and README.md: blocks of C
 # that begin with  /* NAME.c -- .  c: the lines of cc, c++ and python3; cuda: nvcc's lines, for ARCH instead of 90a;
-# quick: with -O0, CPU kernels from build/cpu/rows.a, and no CUDA kernels, which take nvcc most of its time (so no GPU is
-# to be seen).  OPTION: of nvcc.
+# quick: with -O0, CPU kernels from build/cpu/rows.a, and no CUDA kernels, which take nvcc most of its time (so no GPU
+# is to be seen).  OPTION: of nvcc.
 quick=${3:-} optimize=-O3
 [ "$quick" ] && optimize=-O0 && export NVCC_APPEND_FLAGS="-DMOEK_ARCH=0 ${4:-}" CUDA_VISIBLE_DEVICES=
 kind=$1 arch=${2:-90a} python=${PYTHON:-python3}

@@ -2,8 +2,9 @@
  *
  * The quick set has each op, format, architecture and activation of the table: of the rows that a template has for a
  * format, the first, of down the last (one height of tile each; rows with other rings or other formats of down, too),
- * with each activation once among them, and a part of the other cases.  The broad set has each row: of a template and a height of tile one with all cases, for each height of another
- * format, and the others with the cases of the quick set. */
+ * with each activation once among them, and a part of the other cases.  The broad set has each row: of a template and a
+ * height of tile one with all cases, for each height of another format, and the others with the cases of the quick
+ * set. */
 #ifndef QUICK_H
 #define QUICK_H
 #include <string.h>

@@ -565,7 +565,8 @@ static void file_blocks_of(const moek_format *f)
     if (!served(f->number)) return;
     ACCEPTED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_BLOCKS);
     ACCEPTED(of_quant(&c, f->number));
-    if (mem_can_run(80) && format_has(f, MOEK_OP_UP, 80)) ACCEPTED(of_quant(&c, f->number); c.backend = MOEK_BACKEND_SM80);
+    if (mem_can_run(80) && format_has(f, MOEK_OP_UP, 80))
+        ACCEPTED(of_quant(&c, f->number); c.backend = MOEK_BACKEND_SM80);
     of_quant(&c, f->number);
     CHECK(moek_plan_init(&p, &c) == MOEK_OK && p.config.weight_layout == MOEK_WEIGHTS_BLOCKS, "%s", p.why);
     snprintf(says, sizeof says, "%s (blocks of a GGUF file, in place)", f->name);

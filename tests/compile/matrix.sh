@@ -160,7 +160,8 @@ moek_import.h D moek_import.h
 moek_import.h D moek_ep.h moek_import.h moek_import.h'
 # Headers of the library.  (A body is a text in the middle of a kernel.)
 headers() { find "$root/include" "$root/generated" -name '*.h' ! -name '*_body.h' | sort; }
-cuda_only='GPU kernels are C[+][+]17|compile the implementation with nvcc|(nccl|cuda_runtime)[.]h: No such file'    # as C says it
+# As C says it.
+cuda_only='GPU kernels are C[+][+]17|compile the implementation with nvcc|(nccl|cuda_runtime)[.]h: No such file'
 alone() {                                              # HEADER: alone.c, .cc and .cu take it, twice for its guard
     printf '#include "%s"\n#include "%s"\nextern int moek_alone_;\n' "$1" "$1" > alone.c
     cp alone.c alone.cc && cp alone.c alone.cu

@@ -72,7 +72,8 @@ def compare(part):
     known = set(filter(recorded, built))
     archs = {arch for _, arch in known}
     if old_version != version:
-        print(f"tests/data/registers.tsv is of nvcc {old_version or '?'}, not of nvcc {version}: nothing to compare with")
+        print(f"tests/data/registers.tsv is of nvcc {old_version or '?'}, not of nvcc {version}: "
+              "nothing to compare with")
         skipped = len(built)
     else:
         skipped = len(built) - len(known)
