@@ -10,106 +10,166 @@
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 0, moek_down_bf16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_bf16_h0_on_cpu_m48n32,
-                DOWN, BF16, 0, cpu, CPU, NULL)
+                DOWN, BF16, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 0, moek_down_fp16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp16_h0_on_cpu_m48n32,
-                DOWN, FP16, 0, cpu, CPU, NULL)
+                DOWN, FP16, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 0, moek_down_fp8t_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8t_h0_on_cpu_m48n32,
-                DOWN, FP8T, 0, cpu, CPU, NULL)
+                DOWN, FP8T, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 0, moek_down_fp8c_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8c_h0_on_cpu_m48n32,
-                DOWN, FP8C, 0, cpu, CPU, NULL)
+                DOWN, FP8C, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 0, moek_down_fp8b128_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8b128_h0_on_cpu_m48n32,
-                DOWN, FP8B128, 0, cpu, CPU, NULL)
+                DOWN, FP8B128, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 0, moek_down_mxfp8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_mxfp8_h0_on_cpu_m48n32,
-                DOWN, MXFP8, 0, cpu, CPU, NULL)
+                DOWN, MXFP8, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 0, moek_down_fp8t_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8t_a16_h0_on_cpu_m48n32,
-                DOWN, FP8T_A16, 0, cpu, CPU, NULL)
+                DOWN, FP8T_A16, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 0, moek_down_fp8c_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8c_a16_h0_on_cpu_m48n32,
-                DOWN, FP8C_A16, 0, cpu, CPU, NULL)
+                DOWN, FP8C_A16, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 0, moek_down_fp8b128_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_fp8b128_a16_h0_on_cpu_m48n32,
-                DOWN, FP8B128_A16, 0, cpu, CPU, NULL)
+                DOWN, FP8B128_A16, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 0, moek_down_mxfp4_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_mxfp4_a16_h0_on_cpu_m48n32,
-                DOWN, MXFP4_A16, 0, cpu, CPU, NULL)
+                DOWN, MXFP4_A16, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 0, moek_down_mxfp4_a8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_mxfp4_a8_h0_on_cpu_m48n32,
-                DOWN, MXFP4_A8, 0, cpu, CPU, NULL)
+                DOWN, MXFP4_A8, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 0, moek_down_nvfp4_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_nvfp4_a16_h0_on_cpu_m48n32,
-                DOWN, NVFP4_A16, 0, cpu, CPU, NULL)
+                DOWN, NVFP4_A16, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 0, moek_down_nvfp4_a8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_nvfp4_a8_h0_on_cpu_m48n32,
-                DOWN, NVFP4_A8, 0, cpu, CPU, NULL)
+                DOWN, NVFP4_A8, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 0, moek_down_nvfp4_a4_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_nvfp4_a4_h0_on_cpu_m48n32,
-                DOWN, NVFP4_A4, 0, cpu, CPU, NULL)
+                DOWN, NVFP4_A4, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 0, moek_down_int4_a8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a8_h0_on_cpu_m48n32,
-                DOWN, INT4_A8, 0, cpu, CPU, NULL)
+                DOWN, INT4_A8, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 0, moek_down_int8_a8_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int8_a8_h0_on_cpu_m48n32,
-                DOWN, INT8_A8, 0, cpu, CPU, NULL)
+                DOWN, INT8_A8, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 0, moek_down_int8_a16_h0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int8_a16_h0_on_cpu_m48n32,
-                DOWN, INT8_A16, 0, cpu, CPU, NULL)
+                DOWN, INT8_A16, 0, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 0, moek_down_int4_a16_h0_b32_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b32_on_cpu_m48n32,
-                DOWN, INT4_A16, 32, cpu, CPU, NULL)
+                DOWN, INT4_A16, 32, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 0, moek_down_int4_a16_h0_b64_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b64_on_cpu_m48n32,
-                DOWN, INT4_A16, 64, cpu, CPU, NULL)
+                DOWN, INT4_A16, 64, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 0, moek_down_int4_a16_h0_b128_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b128_on_cpu_m48n32,
-                DOWN, INT4_A16, 128, cpu, CPU, NULL)
+                DOWN, INT4_A16, 128, cpu, CPU, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 0, moek_down_int4_a16_h0_b0_on_cpu_m48n32)
 MOEK_PANEL_ROW_(moek_down_int4_a16_h0_b0_on_cpu_m48n32,
-                DOWN, INT4_A16, 0, cpu, CPU, NULL)
+                DOWN, INT4_A16, 0, cpu, CPU, NULL, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 0, moek_down_q8_0_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q8_0_a16_h0_on_cpu_m48n32,
+                DOWN, Q8_0_A16, 0, cpu, CPU, moek_unpack_q8_0_plain_, &moek_units_q8_0_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 0, moek_down_q4_0_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q4_0_a16_h0_on_cpu_m48n32,
+                DOWN, Q4_0_A16, 0, cpu, CPU, moek_unpack_q4_0_plain_, &moek_units_q4_0_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 0, moek_down_q4_1_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q4_1_a16_h0_on_cpu_m48n32,
+                DOWN, Q4_1_A16, 0, cpu, CPU, moek_unpack_q4_1_plain_, &moek_units_q4_1_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 0, moek_down_q5_0_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q5_0_a16_h0_on_cpu_m48n32,
+                DOWN, Q5_0_A16, 0, cpu, CPU, moek_unpack_q5_0_plain_, &moek_units_q5_0_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 0, moek_down_q5_1_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q5_1_a16_h0_on_cpu_m48n32,
+                DOWN, Q5_1_A16, 0, cpu, CPU, moek_unpack_q5_1_plain_, &moek_units_q5_1_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 0, moek_down_q2_k_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q2_k_a16_h0_on_cpu_m48n32,
+                DOWN, Q2_K_A16, 0, cpu, CPU, moek_unpack_q2_k_plain_, &moek_units_q2_k_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 0, moek_down_q3_k_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q3_k_a16_h0_on_cpu_m48n32,
+                DOWN, Q3_K_A16, 0, cpu, CPU, moek_unpack_q3_k_plain_, &moek_units_q3_k_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 0, moek_down_q4_k_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q4_k_a16_h0_on_cpu_m48n32,
+                DOWN, Q4_K_A16, 0, cpu, CPU, moek_unpack_q4_k_plain_, &moek_units_q4_k_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 0, moek_down_q5_k_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q5_k_a16_h0_on_cpu_m48n32,
+                DOWN, Q5_K_A16, 0, cpu, CPU, moek_unpack_q5_k_plain_, &moek_units_q5_k_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 0, moek_down_q6_k_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_q6_k_a16_h0_on_cpu_m48n32,
+                DOWN, Q6_K_A16, 0, cpu, CPU, moek_unpack_q6_k_plain_, &moek_units_q6_k_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 0, moek_down_iq4_nl_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_iq4_nl_a16_h0_on_cpu_m48n32,
+                DOWN, IQ4_NL_A16, 0, cpu, CPU, moek_unpack_iq4_nl_plain_, &moek_units_iq4_nl_cpu_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 0, moek_down_iq4_xs_a16_h0_on_cpu_m48n32)
+MOEK_PANEL_ROW_(moek_down_iq4_xs_a16_h0_on_cpu_m48n32,
+                DOWN, IQ4_XS_A16, 0, cpu, CPU, moek_unpack_iq4_xs_plain_, &moek_units_iq4_xs_cpu_)
 #endif
 #endif

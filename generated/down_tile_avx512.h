@@ -10,61 +10,121 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 5, moek_down_mxfp4_a16_h0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_mxfp4_a16_h0_on_avx512_m4n16,
-               DOWN, MXFP4_A16, 0, avx512, AVX512)
+               DOWN, MXFP4_A16, 0, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 5, moek_down_mxfp4_a8_h0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_mxfp4_a8_h0_on_avx512_m4n16,
-               DOWN, MXFP4_A8, 0, avx512, AVX512)
+               DOWN, MXFP4_A8, 0, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 5, moek_down_nvfp4_a16_h0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_nvfp4_a16_h0_on_avx512_m4n16,
-               DOWN, NVFP4_A16, 0, avx512, AVX512)
+               DOWN, NVFP4_A16, 0, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 5, moek_down_nvfp4_a8_h0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_nvfp4_a8_h0_on_avx512_m4n16,
-               DOWN, NVFP4_A8, 0, avx512, AVX512)
+               DOWN, NVFP4_A8, 0, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 5, moek_down_nvfp4_a4_h0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_nvfp4_a4_h0_on_avx512_m4n16,
-               DOWN, NVFP4_A4, 0, avx512, AVX512)
+               DOWN, NVFP4_A4, 0, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 5, moek_down_int4_a8_h0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_int4_a8_h0_on_avx512_m4n16,
-               DOWN, INT4_A8, 0, avx512, AVX512)
+               DOWN, INT4_A8, 0, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 5, moek_down_int8_a8_h0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_int8_a8_h0_on_avx512_m4n16,
-               DOWN, INT8_A8, 0, avx512, AVX512)
+               DOWN, INT8_A8, 0, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 5, moek_down_int8_a16_h0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_int8_a16_h0_on_avx512_m4n16,
-               DOWN, INT8_A16, 0, avx512, AVX512)
+               DOWN, INT8_A16, 0, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 5, moek_down_int4_a16_h0_b32_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_int4_a16_h0_b32_on_avx512_m4n16,
-               DOWN, INT4_A16, 32, avx512, AVX512)
+               DOWN, INT4_A16, 32, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 5, moek_down_int4_a16_h0_b64_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_int4_a16_h0_b64_on_avx512_m4n16,
-               DOWN, INT4_A16, 64, avx512, AVX512)
+               DOWN, INT4_A16, 64, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 5, moek_down_int4_a16_h0_b128_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_int4_a16_h0_b128_on_avx512_m4n16,
-               DOWN, INT4_A16, 128, avx512, AVX512)
+               DOWN, INT4_A16, 128, avx512, AVX512, NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 5, moek_down_int4_a16_h0_b0_on_avx512_m4n16)
 MOEK_TILE_ROW_(moek_down_int4_a16_h0_b0_on_avx512_m4n16,
-               DOWN, INT4_A16, 0, avx512, AVX512)
+               DOWN, INT4_A16, 0, avx512, AVX512, NULL, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 5, moek_down_q8_0_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q8_0_a16_h0_on_avx512_m4n16,
+               DOWN, Q8_0_A16, 0, avx512, AVX512, &moek_units_q8_0_avx512_, moek_tile_few_q8_0_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 5, moek_down_q4_0_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q4_0_a16_h0_on_avx512_m4n16,
+               DOWN, Q4_0_A16, 0, avx512, AVX512, &moek_units_q4_0_avx512_, moek_tile_few_q4_0_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 5, moek_down_q4_1_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q4_1_a16_h0_on_avx512_m4n16,
+               DOWN, Q4_1_A16, 0, avx512, AVX512, &moek_units_q4_1_avx512_, moek_tile_few_q4_1_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 5, moek_down_q5_0_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q5_0_a16_h0_on_avx512_m4n16,
+               DOWN, Q5_0_A16, 0, avx512, AVX512, &moek_units_q5_0_avx512_, moek_tile_few_q5_0_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 5, moek_down_q5_1_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q5_1_a16_h0_on_avx512_m4n16,
+               DOWN, Q5_1_A16, 0, avx512, AVX512, &moek_units_q5_1_avx512_, moek_tile_few_q5_1_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 5, moek_down_q2_k_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q2_k_a16_h0_on_avx512_m4n16,
+               DOWN, Q2_K_A16, 0, avx512, AVX512, &moek_units_q2_k_avx512_, moek_tile_few_q2_k_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 5, moek_down_q3_k_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q3_k_a16_h0_on_avx512_m4n16,
+               DOWN, Q3_K_A16, 0, avx512, AVX512, &moek_units_q3_k_avx512_, moek_tile_few_q3_k_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 5, moek_down_q4_k_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q4_k_a16_h0_on_avx512_m4n16,
+               DOWN, Q4_K_A16, 0, avx512, AVX512, &moek_units_q4_k_avx512_, moek_tile_few_q4_k_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 5, moek_down_q5_k_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q5_k_a16_h0_on_avx512_m4n16,
+               DOWN, Q5_K_A16, 0, avx512, AVX512, &moek_units_q5_k_avx512_, moek_tile_few_q5_k_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 5, moek_down_q6_k_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_q6_k_a16_h0_on_avx512_m4n16,
+               DOWN, Q6_K_A16, 0, avx512, AVX512, &moek_units_q6_k_avx512_, moek_tile_few_q6_k_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 5, moek_down_iq4_nl_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_iq4_nl_a16_h0_on_avx512_m4n16,
+               DOWN, IQ4_NL_A16, 0, avx512, AVX512, &moek_units_iq4_nl_avx512_, moek_tile_few_iq4_nl_avx512_)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 5, moek_down_iq4_xs_a16_h0_on_avx512_m4n16)
+MOEK_TILE_ROW_(moek_down_iq4_xs_a16_h0_on_avx512_m4n16,
+               DOWN, IQ4_XS_A16, 0, avx512, AVX512, &moek_units_iq4_xs_avx512_, moek_tile_few_iq4_xs_avx512_)
 #endif
 #endif

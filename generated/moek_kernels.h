@@ -937,10 +937,10 @@
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 12)
 #include "down_digits_neon.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
 #include "up_tile_neon.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 12) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
 #include "down_tile_neon.h"
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 12) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 12) || MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 12) || MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 12)
@@ -973,10 +973,10 @@
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 5)
 #include "down_digits_avx512.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
 #include "up_tile_avx512.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 5) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
 #include "down_tile_avx512.h"
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 5) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 5) || MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 5) || MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 5)
@@ -1003,10 +1003,10 @@
 #if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 2)
 #include "down_digits_avx2.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
 #include "up_tile_avx2.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
+#if MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 2) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
 #include "down_tile_avx2.h"
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2) || MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 2) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 2) || MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 2) || MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 2)
@@ -1054,10 +1054,10 @@
 #if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0)
 #include "down_bytes_cpu.h"
 #endif
-#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
 #include "up_panel_cpu.h"
 #endif
-#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
+#if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
 #include "down_panel_cpu.h"
 #endif
 #endif
@@ -4477,6 +4477,78 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b128_o
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 12)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 12, 0, 0, moek_down_int4_a16_h0_b0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 4, 12, 0, 0, moek_up_q8_0_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 4, 12, 0, 0, moek_up_q4_0_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 4, 12, 0, 0, moek_up_q4_1_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 4, 12, 0, 0, moek_up_q5_0_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 4, 12, 0, 0, moek_up_q5_1_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q2_k_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q3_k_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q4_k_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q5_k_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 4, 12, 0, 0, moek_up_q6_k_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 4, 12, 0, 0, moek_up_iq4_nl_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 4, 12, 0, 0, moek_up_iq4_xs_a16_h0_on_neon_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 4, 12, 0, 0, moek_down_q8_0_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 4, 12, 0, 0, moek_down_q4_0_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 4, 12, 0, 0, moek_down_q4_1_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 4, 12, 0, 0, moek_down_q5_0_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 4, 12, 0, 0, moek_down_q5_1_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q2_k_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q3_k_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q4_k_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q5_k_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 4, 12, 0, 0, moek_down_q6_k_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 4, 12, 0, 0, moek_down_iq4_nl_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 4, 12, 0, 0, moek_down_iq4_xs_a16_h0_on_neon_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 12)
 MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 48, 12, 0, 0, moek_up_int8_a8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"int8_a8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
@@ -4700,76 +4772,76 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_down_int4_a16_h0_b128_
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 12, 0, 0, moek_down_int4_a16_h0_b0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q8_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q8_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q4_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q4_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 48, 12, 0, 0, moek_up_q4_1_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 48, 12, 0, 0, moek_up_q4_1_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q5_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 48, 12, 0, 0, moek_up_q5_0_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 48, 12, 0, 0, moek_up_q5_1_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 48, 12, 0, 0, moek_up_q5_1_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q2_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q2_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q3_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q3_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q4_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q4_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q5_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q5_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q6_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 48, 12, 0, 0, moek_up_q6_k_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 48, 12, 0, 0, moek_up_iq4_nl_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 48, 12, 0, 0, moek_up_iq4_nl_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 48, 12, 0, 0, moek_up_iq4_xs_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 48, 12, 0, 0, moek_up_iq4_xs_a16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q8_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q8_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q4_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q4_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 48, 12, 0, 0, moek_down_q4_1_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 48, 12, 0, 0, moek_down_q4_1_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q5_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 48, 12, 0, 0, moek_down_q5_0_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 48, 12, 0, 0, moek_down_q5_1_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 48, 12, 0, 0, moek_down_q5_1_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q2_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q2_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q3_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q3_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q4_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q4_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q5_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q5_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q6_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 48, 12, 0, 0, moek_down_q6_k_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 12, 0, 0, moek_down_iq4_nl_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 12, 0, 0, moek_down_iq4_nl_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 12, 0, 0, moek_down_iq4_xs_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 12, 0, 0, moek_down_iq4_xs_a16_h0_on_neon_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 6)
 MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 48, 6, 0, 0, moek_up_int8_a8_h0_on_amx_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"int8_a8\", hidden = 0, arch = \"amx\", m = 48, n = 16 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -5161,6 +5233,78 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b128_on
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 5)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 5, 0, 0, moek_down_int4_a16_h0_b0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 4, 5, 0, 0, moek_up_q8_0_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 4, 5, 0, 0, moek_up_q4_0_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 4, 5, 0, 0, moek_up_q4_1_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 4, 5, 0, 0, moek_up_q5_0_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 4, 5, 0, 0, moek_up_q5_1_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 4, 5, 0, 0, moek_up_q2_k_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 4, 5, 0, 0, moek_up_q3_k_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 4, 5, 0, 0, moek_up_q4_k_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 4, 5, 0, 0, moek_up_q5_k_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 4, 5, 0, 0, moek_up_q6_k_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 4, 5, 0, 0, moek_up_iq4_nl_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 4, 5, 0, 0, moek_up_iq4_xs_a16_h0_on_avx512_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 4, 5, 0, 0, moek_down_q8_0_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 4, 5, 0, 0, moek_down_q4_0_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 4, 5, 0, 0, moek_down_q4_1_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 4, 5, 0, 0, moek_down_q5_0_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 4, 5, 0, 0, moek_down_q5_1_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 4, 5, 0, 0, moek_down_q2_k_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 4, 5, 0, 0, moek_down_q3_k_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 4, 5, 0, 0, moek_down_q4_k_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 4, 5, 0, 0, moek_down_q5_k_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 4, 5, 0, 0, moek_down_q6_k_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 4, 5, 0, 0, moek_down_iq4_nl_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 4, 5, 0, 0, moek_down_iq4_xs_a16_h0_on_avx512_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx512\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 48, 5, 0, 0, moek_up_int8_a8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"int8_a8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
@@ -5384,76 +5528,76 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_down_int4_a16_h0_b128_o
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 5, 0, 0, moek_down_int4_a16_h0_b0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 48, 5, 0, 0, moek_up_q8_0_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 48, 5, 0, 0, moek_up_q8_0_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 48, 5, 0, 0, moek_up_q4_0_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 48, 5, 0, 0, moek_up_q4_0_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 48, 5, 0, 0, moek_up_q4_1_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 48, 5, 0, 0, moek_up_q4_1_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 48, 5, 0, 0, moek_up_q5_0_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 48, 5, 0, 0, moek_up_q5_0_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 48, 5, 0, 0, moek_up_q5_1_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 48, 5, 0, 0, moek_up_q5_1_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q2_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q2_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q3_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q3_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q4_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q4_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q5_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q5_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q6_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 48, 5, 0, 0, moek_up_q6_k_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 48, 5, 0, 0, moek_up_iq4_nl_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 48, 5, 0, 0, moek_up_iq4_nl_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 48, 5, 0, 0, moek_up_iq4_xs_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 48, 5, 0, 0, moek_up_iq4_xs_a16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 48, 5, 0, 0, moek_down_q8_0_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 48, 5, 0, 0, moek_down_q8_0_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 48, 5, 0, 0, moek_down_q4_0_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 48, 5, 0, 0, moek_down_q4_0_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 48, 5, 0, 0, moek_down_q4_1_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 48, 5, 0, 0, moek_down_q4_1_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 48, 5, 0, 0, moek_down_q5_0_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 48, 5, 0, 0, moek_down_q5_0_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 48, 5, 0, 0, moek_down_q5_1_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 48, 5, 0, 0, moek_down_q5_1_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q2_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q2_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q3_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q3_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q4_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q4_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q5_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q5_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q6_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 48, 5, 0, 0, moek_down_q6_k_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 5, 0, 0, moek_down_iq4_nl_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 5, 0, 0, moek_down_iq4_nl_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 5, 0, 0, moek_down_iq4_xs_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 5, 0, 0, moek_down_iq4_xs_a16_h0_on_avx512_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 8, 2, 0, 0, moek_up_bf16_h0_on_avx2_m8, "{ op = \"up\", template = \"gemm_cpu\", quant = \"bf16\", hidden = 0, arch = \"avx2\", m = 8 },", 0, MOEK_READS_CHECKPOINT, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -5815,6 +5959,78 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b128_on
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 2)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 4, 2, 0, 0, moek_down_int4_a16_h0_b0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 4, 2, 0, 0, moek_up_q8_0_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 4, 2, 0, 0, moek_up_q4_0_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 4, 2, 0, 0, moek_up_q4_1_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 4, 2, 0, 0, moek_up_q5_0_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 4, 2, 0, 0, moek_up_q5_1_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 4, 2, 0, 0, moek_up_q2_k_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 4, 2, 0, 0, moek_up_q3_k_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 4, 2, 0, 0, moek_up_q4_k_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 4, 2, 0, 0, moek_up_q5_k_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 4, 2, 0, 0, moek_up_q6_k_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 4, 2, 0, 0, moek_up_iq4_nl_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 4, 2, 0, 0, moek_up_iq4_xs_a16_h0_on_avx2_m4n16, "{ op = \"up\", template = \"gemm_tile\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 4, 2, 0, 0, moek_down_q8_0_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 4, 2, 0, 0, moek_down_q4_0_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 4, 2, 0, 0, moek_down_q4_1_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 4, 2, 0, 0, moek_down_q5_0_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 4, 2, 0, 0, moek_down_q5_1_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 4, 2, 0, 0, moek_down_q2_k_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 4, 2, 0, 0, moek_down_q3_k_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 4, 2, 0, 0, moek_down_q4_k_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 4, 2, 0, 0, moek_down_q5_k_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 4, 2, 0, 0, moek_down_q6_k_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 4, 2, 0, 0, moek_down_iq4_nl_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 4, 2, 0, 0, moek_down_iq4_xs_a16_h0_on_avx2_m4n16, "{ op = \"down\", template = \"gemm_tile\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx2\", m = 4, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_INT8_A8, 0, 1, 48, 2, 0, 0, moek_up_int8_a8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
@@ -6038,76 +6254,76 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_down_int4_a16_h0_b128_o
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 2, 0, 0, moek_down_int4_a16_h0_b0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 48, 2, 0, 0, moek_up_q8_0_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 48, 2, 0, 0, moek_up_q8_0_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 48, 2, 0, 0, moek_up_q4_0_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 48, 2, 0, 0, moek_up_q4_0_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 48, 2, 0, 0, moek_up_q4_1_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 48, 2, 0, 0, moek_up_q4_1_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 48, 2, 0, 0, moek_up_q5_0_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 48, 2, 0, 0, moek_up_q5_0_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 48, 2, 0, 0, moek_up_q5_1_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 48, 2, 0, 0, moek_up_q5_1_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q2_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q2_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q3_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q3_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q4_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q4_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q5_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q5_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q6_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 48, 2, 0, 0, moek_up_q6_k_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 48, 2, 0, 0, moek_up_iq4_nl_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 48, 2, 0, 0, moek_up_iq4_nl_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 48, 2, 0, 0, moek_up_iq4_xs_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 48, 2, 0, 0, moek_up_iq4_xs_a16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 48, 2, 0, 0, moek_down_q8_0_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 48, 2, 0, 0, moek_down_q8_0_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 48, 2, 0, 0, moek_down_q4_0_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 48, 2, 0, 0, moek_down_q4_0_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 48, 2, 0, 0, moek_down_q4_1_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 48, 2, 0, 0, moek_down_q4_1_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 48, 2, 0, 0, moek_down_q5_0_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 48, 2, 0, 0, moek_down_q5_0_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 48, 2, 0, 0, moek_down_q5_1_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 48, 2, 0, 0, moek_down_q5_1_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q2_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q2_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q3_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q3_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q4_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q4_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q5_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q5_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q6_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 48, 2, 0, 0, moek_down_q6_k_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 2, 0, 0, moek_down_iq4_nl_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 2, 0, 0, moek_down_iq4_nl_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 2, 0, 0, moek_down_iq4_xs_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 2, 0, 0, moek_down_iq4_xs_a16_h0_on_avx2_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_INT8_A8, 0, 0, 2)
 MOEK_KERNEL(QUANT, MOEK_INT8_A8, 0, 1, 0, 2, 0, 0, moek_quant_int8_a8_h0_on_avx2, "{ op = \"quant\", template = \"quant_bytes\", quant = \"int8_a8\", hidden = 0, arch = \"avx2\" },", 0, 0, 0, 0, 0, 0, 0, 0, 0)
@@ -6720,6 +6936,78 @@ MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_down_int4_a16_h0_b128_o
 #endif
 #if MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0)
 MOEK_KERNEL(DOWN, MOEK_INT4_A16, 0, 2, 48, 0, 0, 0, moek_down_int4_a16_h0_b0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"int4_a16\", hidden = 0, block = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_A16, 0, 32, 48, 0, 0, 0, moek_up_q8_0_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_A16, 0, 32, 48, 0, 0, 0, moek_up_q4_0_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_A16, 0, 32, 48, 0, 0, 0, moek_up_q4_1_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_A16, 0, 32, 48, 0, 0, 0, moek_up_q5_0_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_A16, 0, 32, 48, 0, 0, 0, moek_up_q5_1_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_A16, 0, 256, 48, 0, 0, 0, moek_up_q2_k_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_A16, 0, 256, 48, 0, 0, 0, moek_up_q3_k_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_A16, 0, 256, 48, 0, 0, 0, moek_up_q4_k_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_A16, 0, 256, 48, 0, 0, 0, moek_up_q5_k_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_A16, 0, 256, 48, 0, 0, 0, moek_up_q6_k_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_A16, 0, 32, 48, 0, 0, 0, moek_up_iq4_nl_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_A16, 0, 256, 48, 0, 0, 0, moek_up_iq4_xs_a16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_A16, 0, 32, 48, 0, 0, 0, moek_down_q8_0_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q8_0_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_A16, 0, 32, 48, 0, 0, 0, moek_down_q4_0_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_0_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_A16, 0, 32, 48, 0, 0, 0, moek_down_q4_1_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_1_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_A16, 0, 32, 48, 0, 0, 0, moek_down_q5_0_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_0_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_A16, 0, 32, 48, 0, 0, 0, moek_down_q5_1_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_1_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_A16, 0, 256, 48, 0, 0, 0, moek_down_q2_k_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q2_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_A16, 0, 256, 48, 0, 0, 0, moek_down_q3_k_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q3_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_A16, 0, 256, 48, 0, 0, 0, moek_down_q4_k_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q4_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_A16, 0, 256, 48, 0, 0, 0, moek_down_q5_k_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q5_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_A16, 0, 256, 48, 0, 0, 0, moek_down_q6_k_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"q6_k_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_A16, 0, 32, 48, 0, 0, 0, moek_down_iq4_nl_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_nl_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_A16, 0, 256, 48, 0, 0, 0, moek_down_iq4_xs_a16_h0_on_cpu_m48n32, "{ op = \"down\", template = \"gemm_panel\", quant = \"iq4_xs_a16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #endif
 #ifdef MOEK_KERNELS_DECLARED_

@@ -70,10 +70,13 @@ static MOEK_UNUSED void MOEK_K_(task)(const void *data, long long task)
     /* (What is only read is not written through these.) */
     char *const from = (char *)(uintptr_t)a->from, *const to = (char *)a->to, *const plain = a->back ? to : from;
     char *const panel = (a->back ? from : to) + (e * w_rows + (size_t)(16 * p)) * bytes;
+    moek_file_panel_ in_file;
     int r;
+    if (a->block) in_file = moek_file_panel_of_(a->block);
     for (r = 0; r < 16; r++) {
         char *const row = plain + (e * w_rows + MOEK_K_(row)(a, p, r)) * bytes;
-        if (a->codes) MOEK_K_(codes)(a, (uint8_t *)panel, (uint8_t *)row, r);
+        if (a->block) moek_file_panel_row_(&in_file, (uint8_t *)panel, (uint8_t *)row, bytes, r, a->back);
+        else if (a->codes) MOEK_K_(codes)(a, (uint8_t *)panel, (uint8_t *)row, r);
         else if (a->zeros) MOEK_K_(zeros)(a, (uint8_t *)panel, (uint8_t *)row, r);
         else MOEK_K_(items)(a, panel, row, r);
     }
@@ -83,13 +86,14 @@ MOEK_LAUNCHER MOEK_NAME_(const void *args, moek_stream stream)
 {
     const moek_repack_args *const a = (const moek_repack_args *)args;
     if (!a || a->experts < 1) return MOEK_OK;
-    if (a->block) {
+    if (a->block && !a->panels) {
         if (!moek_file_tiles_take_(a, a->block)) return MOEK_E_ARGUMENT;
         moek_parallel_for_(stream, (long long)a->experts * (a->w_rows / 64), moek_file_tile_task_, a);
         return MOEK_OK;
     }
     if (!a->panels || a->w_rows < 16 || a->n % 16 || (a->w_rows != a->n && a->w_rows != 2 * a->n) ||
-        !a->row_bytes || (a->codes ? a->row_bytes % 16 : !a->zeros && (a->group < 1 || a->row_bytes % a->group)))
+        !a->row_bytes || (a->block ? a->row_bytes % (size_t)a->block->bytes || a->codes || a->zeros || a->group
+                          : a->codes ? a->row_bytes % 16 : !a->zeros && (a->group < 1 || a->row_bytes % a->group)))
         return MOEK_E_ARGUMENT;
     moek_parallel_for_(stream, (long long)a->experts * (a->w_rows / 16), MOEK_K_(task), a);
     return MOEK_OK;

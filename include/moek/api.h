@@ -316,7 +316,7 @@ size_t      moek_alignment(const moek_plan *plan, const char *field);
  *           Of a format that has arrays, too (mxfp4_a16, nvfp4_a16): arrays.  A plan whose weight_layout is BLOCKS
  *           there is refused (E_ARGUMENT), as its weights are no arrays
  *   panels  hidden, inter and inter_offset multiples of 32.  Scales of one row and some columns are repacked, too, and
- *           zero points of such
+ *           zero points of such.  Blocks of GGUF files as above
  * Scales of whole rows and global scales stay as they are.  up_layout SEPARATE: on a GPU moek_repack_up refuses it; on
  * the CPU it takes gate and up, a call each.
  *   from, to   [experts], experts of them at a time; apart; aligned to 16 bytes.  to is written

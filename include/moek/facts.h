@@ -115,10 +115,11 @@ size_t moek_element_bytes(int element, size_t columns)
 {
     return element > 0 && element < MOEK_ELEMENT_COUNT_ ? (columns * (size_t)moek_element_bits_[element] + 7) / 8 : 0;
 }
-/* Do weights lie in blocks of a file, and not tiled? */
+/* Do weights lie in blocks of a file, and not tiled, or in panels (where x is T)? */
 static int moek_in_blocks_(const moek_format *f, int weight_layout)
 {
-    if (f->only_blocks) return weight_layout != MOEK_WEIGHTS_TILED || f->tiled != MOEK_READS_FRAGMENTS;
+    if (f->only_blocks) return (weight_layout != MOEK_WEIGHTS_PANELS || f->x_bits < 16) &&
+                               (weight_layout != MOEK_WEIGHTS_TILED || f->tiled != MOEK_READS_FRAGMENTS);
     return weight_layout == MOEK_WEIGHTS_BLOCKS && moek_block_of(f->file_type);
 }
 /* How the weights of an op lie.  config.weight_layout is one word for both formats: blocks are where a format has them,
@@ -129,7 +130,7 @@ static int moek_layout_at_(const moek_config *c, int op)
     return blocks ? MOEK_WEIGHTS_BLOCKS : c->weight_layout == MOEK_WEIGHTS_BLOCKS ? MOEK_WEIGHTS_CHECKPOINT
                                                                                   : c->weight_layout;
 }
-/* Columns of whole blocks of a file, which the weights of an op come in, or came in before they were tiled; else 0. */
+/* Columns of whole blocks of a file, which the weights of an op come in, or came in before repack; else 0. */
 static int moek_block_columns_(const moek_config *c, int op)
 {
     const moek_format *const f = moek_format_at_(c, op);

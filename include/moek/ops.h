@@ -344,13 +344,16 @@ typedef struct moek_combine_args {
  *   panels (MOEK_WEIGHTS_PANELS): what kernels of CPUs read; rows of cpu do this and blocks, and nothing else; others
  *   refuse it.
  *   n is a multiple of 16.  Gated: to(gate_first + i * w_step) = i / 16 * 32 + i % 16, to(up_first + i * w_step) =
- *   i / 16 * 32 + 16 + i % 16.  Else to(j) = j.  Three kinds:
+ *   i / 16 * 32 + 16 + i % 16.  Else to(j) = j.  Four kinds:
  *     items      (group: bytes of an item; weights of 8 and 16 bits: 4) [experts][w_rows / 16][row_bytes / group]
  *                [row 16][group] bytes: an item of 16 rows, the next of the same rows, and so on.
  *     codes      (codes: MOEK_ELEMENT_E2M1 or _U4B8) items of 4 bytes.  Byte b of item v of the four of 32 columns has
  *                column 4v + b in bits 0 to 3, column 16 + 4v + b in bits 4 to 7.
  *     zeros      (zeros 1) [experts][w_rows / 16][2 * row_bytes][8] bytes: of a group, byte b has row b in bits 0 to 3
- *                and row 8 + b in bits 4 to 7.                                                                      */
+ *                and row 8 + b in bits 4 to 7.
+ *     blocks     (block: rows are whole blocks of GGUF files) [experts][w_rows / 16][256 of k, or what is left], and of
+ *                these [block] heads, then [block] codes.  Heads: the bytes of a block that are no codes, in their
+ *                order, f16 as [row 16] of 2 bytes, others as [row 16] of 1; codes: the others, [row 16] of 4 bytes. */
 typedef struct moek_repack_args {
     int experts, w_rows, n;         /* w_rows: 2 * n if gated, else n; n a multiple of 8                             */
     int gate_first, up_first, w_step;                                                            /* gated only       */

@@ -34,7 +34,7 @@ static void test_two_formats(void)
     MIX_REFUSED(scaled, fp16, c.dtype = MOEK_DTYPE_BF16, E_ARGUMENT, "config.dtype is bf16 but down_quant is fp16");
     MIX_REFUSED(scaled, blocks, c.weight_layout = MOEK_WEIGHTS_TILED; c.inter = c.hidden = 512, E_BACKEND,
                 "does not support MOEK_WEIGHTS_TILED");
-    MIX_REFUSED(blocks, other, c.weight_layout = MOEK_WEIGHTS_PANELS, E_ARGUMENT, "in blocks of GGUF files alone");
+    ACCEPTED(c = mixed(blocks, other); c.weight_layout = MOEK_WEIGHTS_PANELS; c.backend = MOEK_BACKEND_CPU);
     MIX_REFUSED(scaled, bf16, c.weight_layout = MOEK_WEIGHTS_BLOCKS; c.quant = FORMAT_ROW; c.down_quant = FORMAT_TENSOR,
                 E_ARGUMENT, "have no blocks of");
     MIX_REFUSED(scaled, blocks, c.inter_offset = 1, E_ARGUMENT, "begin with whole groups");

@@ -397,7 +397,7 @@ static void test_panels_of(const moek_format *f, int block, int up_layout, int a
 {
     const moek_scale_shape of = moek_weight_scale(f, block);
     const int scales = of.rows == 1 && of.columns, gated = act != MOEK_RELU2_NO_MUL;
-    const size_t experts = 3, hidden = 96, inter = 160;
+    const size_t experts = 3, hidden = (size_t)format_round_up(f, 96), inter = (size_t)format_round_up(f, 160);
     const size_t up_rows = gated && up_layout != MOEK_UP_SEPARATE ? 2 * inter : inter;
     char what[96];
     moek_config c = good();
@@ -406,8 +406,8 @@ static void test_panels_of(const moek_format *f, int block, int up_layout, int a
     c.hidden = (int)hidden; c.inter = (int)inter; c.inter_offset = offset; c.dtype = format_dtype(f);
     snprintf(what, sizeof what, "%s, block %d, up_layout %d, act %d", f->name, block, up_layout, act);
     if (moek_plan_init(&p, &c) != MOEK_OK) { CHECK(0, "%s: %s", what, p.why); return; }
-    repack_back(&p, moek_repack_up, what, experts * up_rows * moek_element_bytes(f->w, hidden), 3);
-    repack_back(&p, moek_repack_down, what, experts * hidden * moek_element_bytes(f->w, inter), 3);
+    repack_back(&p, moek_repack_up, what, experts * up_rows * moek_weight_bytes(f, MOEK_WEIGHTS_PANELS, hidden), 3);
+    repack_back(&p, moek_repack_down, what, experts * hidden * moek_weight_bytes(f, MOEK_WEIGHTS_PANELS, inter), 3);
     if (scales) {
         const size_t up = moek_scale_count(&of, 1, hidden), down = moek_scale_count(&of, 1, inter + (size_t)offset);
         repack_back(&p, moek_repack_up_scale, what, experts * up_rows * moek_scale_bytes(&of, 1, hidden), 3);
@@ -430,7 +430,7 @@ static void test_panels(void)
     c.exclude = MOEK_BACKENDS_GPU;
     for (i = 0; i < FORMATS; i++) {
         const moek_format *const f = format_at(i);
-        if (!HAVE(f->number) || f->only_blocks) continue;
+        if (!HAVE(f->number) || !format_in_panels(f)) continue;
         for (j = 0; j < (f->blocks ? f->blocks : 1); j++)
             for (layout = MOEK_UP_GATE_UP; layout <= MOEK_UP_SEPARATE; layout++)
                 test_panels_of(f, format_block(f, j), layout, MOEK_SILU,

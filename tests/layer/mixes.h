@@ -54,7 +54,7 @@ static void mix_case(const moek_format *up, const moek_format *down, int turn)
 {
     const int options = (turn % 2 ? LAYER_BIAS : LAYER_LOGITS) | (turn % 3 ? LAYER_ZERO : 0) |
                         (turn % 5 < 2 ? LAYER_STATIC : 0);
-    const int panels = !layer_arch && turn % 4 == 2 && !(up->only_blocks && down->only_blocks);
+    const int panels = !layer_arch && turn % 4 == 2 && format_in_panels(up) && format_in_panels(down);
     moek_config c = mix_of(up, down, turn);
     char what[96];
     uint16_t *y;
@@ -62,11 +62,11 @@ static void mix_case(const moek_format *up, const moek_format *down, int turn)
     snprintf(what, sizeof what, "%s, layout %d, turn %d%s", moek_act_name(c.act), c.up_layout, turn,
              panels ? ", in panels" : "");
     layer_new(&l, &c, options, TOKENS);
-    if (layer_check(&l, what) && panels) {             /* the same layer; what has nothing but blocks stays in them */
+    if (layer_check(&l, what) && panels) {             /* the same layer */
         l.config.weight_layout = MOEK_WEIGHTS_PANELS;
         if (layer_plan(&l)) {
-            if (!up->only_blocks) repack_op(&l, format_with(up, c.block), 0);
-            if (!down->only_blocks) repack_op(&l, format_with(down, c.block), 1);
+            repack_op(&l, format_with(up, c.block), 0);
+            repack_op(&l, format_with(down, c.block), 1);
             if ((y = layer_y(&l, moek_run)) != NULL) {
                 layer_compare(&l);
                 layer_same(&l, by_stages, y, "by stages");

@@ -224,7 +224,9 @@ static void panels_case(int quant, int tokens, int turn)
     uint16_t *y;
     layer l;
     if (f->blocks) c.block = f->block[turn % f->blocks];
-    c.hidden = turn % 2 ? 160 : 128; c.inter = turn % 4 < 2 ? 96 : 192; c.experts = 3;
+    c.hidden = format_round_up(f, turn % 2 ? 160 : 128); c.inter = format_round_up(f, turn % 4 < 2 ? 96 : 192);
+    if (turn % 3 == 1) c.hidden *= 2;
+    c.experts = 3;
     c.dtype = format_dtype_in(f, turn);
     c.max_tokens = tokens;
     c.act = acts[turn % 3];
@@ -250,7 +252,7 @@ static void test_panels(void)
     int i, t, turn = 0;
     for (i = 0; i < FORMATS && layer_arch < MOEK_ARCH_SM80; i++)
         for (t = 0; t < (quick_set ? 2 : 10); t++, turn++)
-            if (format_has(format_at(i), MOEK_OP_UP, MOEK_ARCH_CPU) && !format_at(i)->only_blocks)
+            if (format_has(format_at(i), MOEK_OP_UP, MOEK_ARCH_CPU) && format_in_panels(format_at(i)))
                 panels_case(format_at(i)->number, tokens[turn % 5], turn);
 }
 /* Weights as fragments: all tile heights; layouts, T, biases and activations by turns.  Weights as they come are

@@ -178,6 +178,59 @@ static inline void ref_panels_(const moek_repack_args *a)
                 to[target / 2] |= (uint8_t)((from[source / 2] >> 4 * (source % 2) & 15) << 4 * (target % 2));
             }
 }
+/* How many bytes of a row lie side by side in panels, byte `at` of a block among them: of codes 4, of an f16 2. */
+static inline int ref_beside_(const moek_block *b, int at)
+{
+    const moek_block_scale *const scales[2] = { &b->scale, &b->min };
+    int i;
+    for (i = 0; i < b->planes; i++)
+        if (at >= b->plane[i].at && at < b->plane[i].at + b->columns * b->plane[i].bits / 8) return 4;
+    for (i = 0; i < (b->sign ? 2 : 1); i++) {
+        const int half = scales[i]->top.type ? scales[i]->top_at : scales[i]->plane[0].at;
+        if ((scales[i]->top.type || scales[i]->of.type == MOEK_SCALE_TYPE_FP16) && (at == half || at == half + 1))
+            return 2;
+    }
+    return 1;
+}
+/* Is that the second byte of an f16? */
+static inline int ref_second_(const moek_block *b, int at)
+{
+    const moek_block_scale *const scales[2] = { &b->scale, &b->min };
+    int i;
+    for (i = 0; i < (b->sign ? 2 : 1); i++)
+        if (at == (scales[i]->top.type ? scales[i]->top_at : scales[i]->plane[0].at) + 1) return 1;
+    return 0;
+}
+/* Blocks of GGUF files in panels: of 256 columns scales of 16 rows, then codes. */
+static inline void ref_block_panels_(const moek_repack_args *a)
+{
+    const moek_block *const b = a->block;
+    const size_t w_rows = (size_t)a->w_rows, per = 256 / (size_t)b->columns, bytes = (size_t)b->bytes;
+    const size_t blocks = a->row_bytes / bytes;
+    const char *const from = (const char *)a->from;
+    size_t e, n, of_kind[2] = { 0, 0 };
+    int row, i, j;
+    for (i = 0; i < b->bytes; i++) of_kind[ref_beside_(b, i) == 4]++;
+    for (i = 0; i < b->bytes; i++) {
+        const int beside = ref_beside_(b, i), code = beside == 4;
+        size_t before = 0, in;
+        for (j = 0; j < i; j++) before += (ref_beside_(b, j) == 4) == code;
+        in = code ? before % 4 : beside == 2 && ref_second_(b, i) ? 1 : 0;
+        for (e = 0; e < (size_t)a->experts; e++)
+            for (row = 0; row < a->w_rows; row++)          /* of the order of panels */
+                for (n = 0; n < blocks; n++) {
+                    const int gated = a->w_rows > a->n, first = row / 16 % 2 ? a->up_first : a->gate_first;
+                    const size_t plain_row = (size_t)(gated ? first + (row / 32 * 16 + row % 16) * a->w_step : row);
+                    const size_t first_n = n / per * per, left = blocks - first_n, all = left < per ? left : per;
+                    const size_t unit = (e * w_rows + (size_t)(row / 16 * 16)) * a->row_bytes + 16 * first_n * bytes;
+                    const size_t block = code ? all * of_kind[0] + (n - first_n) * of_kind[1]
+                                              : (n - first_n) * of_kind[0];
+                    const size_t panel = unit + 16 * (block + before - in) + (size_t)(row % 16 * beside) + in;
+                    const size_t plain = (e * w_rows + plain_row) * a->row_bytes + n * bytes + (size_t)i;
+                    ((char *)a->to)[a->back ? plain : panel] = from[a->back ? panel : plain];
+                }
+    }
+}
 /* Blocks of GGUF files, number by number; where a number of the file's block and of the tiles lies, as the tables of
  * both orders say: `bits` side by side. */
 static inline void ref_move_bits_(const moek_repack_args *a, size_t plain, size_t tiled, int bits)
@@ -279,6 +332,7 @@ static inline void ref_repack(const moek_repack_args *a)
     const size_t steps = a->row_bytes / 128, w_rows = (size_t)a->w_rows;
     size_t e, b;
     int j;
+    if (a->panels && a->block) { ref_block_panels_(a); return; }
     if (a->panels) { ref_panels_(a); return; }
     if (a->block) { ref_blocks_(a); return; }
     if (a->codes == MOEK_ELEMENT_E4M3 || a->codes == MOEK_ELEMENT_S8) { ref_fragments_of_bytes_(a); return; }

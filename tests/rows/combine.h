@@ -89,6 +89,7 @@ static void test_combine(void)
 
 /* There, byte for byte as the contract says, and back: what came, so no byte is lost. */
 static const moek_block *repack_block;                /* of the case */
+static int repack_to_panels;                          /* ..., in panels */
 static void repack_case(int experts, int n, int layout, size_t row_bytes, int codes, int x, int columns, int group,
                         int scale_bytes, int zeros)
 {
@@ -101,7 +102,7 @@ static void repack_case(int experts, int n, int layout, size_t row_bytes, int co
     SAY("experts %d n %d layout %d row_bytes %d codes %d x %d columns %d group %d zeros %d", experts, n, layout,
         (int)row_bytes, codes, x, columns, group, zeros);
     h.codes = codes, h.x = x, h.columns = columns, h.group = group, h.scale_bytes = scale_bytes, h.zeros = zeros;
-    h.panels = panels && !repack_block, h.block = repack_block;
+    h.panels = panels && (!repack_block || repack_to_panels), h.block = repack_block;
     h.experts = experts, h.n = n, h.w_rows = layout ? 2 * n : n, h.row_bytes = row_bytes;
     rows_of_up(layout, n, &h.gate_first, &h.up_first, &h.w_step);
     size = (size_t)experts * h.w_rows * row_bytes;
@@ -146,6 +147,21 @@ static void tiled_blocks_case(int i, int layout, int blocks)
                 (size_t)(blocks * (f->file_columns < 64 ? 2 : 1)) * (size_t)f->file_bytes, 0, 0, 0, 0, 0, 0);
     repack_block = NULL;
 }
+/* The same in panels, of rows that are no whole units, too. */
+static void test_block_panels(void)
+{
+    int i, layout;
+    repack_to_panels = 1;
+    for (i = 1; i <= FORMATS; i++) {
+        const moek_format *const f = moek_format_of(i);
+        if (!f || !f->only_blocks) continue;
+        repack_block = moek_block_of(f->file_type);
+        for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)
+            repack_case(1 + (i + layout) % 2, 16 * (1 + (i + layout) % 3), layout,
+                        (size_t)(1 + (i + 5 * layout) % 19) * (size_t)f->file_bytes, 0, 0, 0, 0, 0, 0);
+    }
+    repack_block = NULL; repack_to_panels = 0;
+}
 static void test_tiled_blocks(void)
 {
     static const int more[] = { 1, 2, 3, 4, 5, 7, 8, 9, 13, 17 };
@@ -181,7 +197,7 @@ static void test_repack(void)
 {
     static const int sizes[] = { 8, 16, 40, 264, 1032 }, steps[] = { 1, 2, 5, 33, 56 };
     int i, layout;
-    if (now.row->arch < MOEK_ARCH_SM80) { test_panels(), test_tiled_blocks(); return; }
+    if (now.row->arch < MOEK_ARCH_SM80) { test_panels(), test_block_panels(), test_tiled_blocks(); return; }
     test_refuses_blocks();
     if (now.row->quant) { test_tiled_blocks(); return; }
     for (layout = 0; layout <= MOEK_UP_SWAPPED; layout++)      /* 0: not gated */

@@ -203,6 +203,7 @@ static const void *gemm_panels_of(const moek_gemm_args *h, const void *from, siz
     r.panels = 1, r.experts = h->experts, r.w_rows = h->gate.codes ? h->n : h->w_rows, r.n = h->n;
     r.gate_first = h->gate_first, r.up_first = h->up_first, r.w_step = h->w_step;
     r.row_bytes = row_bytes, r.codes = codes, r.group = group, r.zeros = zeros;
+    if (now.format->only_blocks) r.block = moek_block_of(now.format->file_type), r.codes = r.group = 0;
     r.from = from, r.to = in((size_t)h->experts * r.w_rows * row_bytes);
     ref_repack(&r);
     return r.to;
@@ -211,7 +212,7 @@ static void gemm_to_panels(moek_gemm_args *h)
 {
     const moek_format *const f = now.format;
     const moek_scale_shape of = moek_weight_scale(f, now.row->block);
-    const size_t row = moek_element_bytes(f->w, (size_t)h->k);
+    const size_t row = moek_weight_bytes(f, MOEK_WEIGHTS_PANELS, (size_t)h->k);
     const moek_gemm_args was = *h;
     const int codes = f->w_bits == 4 ? f->w : 0;
     size_t zeros, scales;

@@ -113,13 +113,14 @@ static void gemm_tiled(const moek_gemm_args *h)
 {
     moek_gemm_args tiled = *h;
     moek_gemm_args d;
-    if (now.row->reads & MOEK_READS_CHECKPOINT && now.row->reads & MOEK_READS_PANELS && h->n % 16 == 0 &&
+    const int blocks = h->w.layout == MOEK_WEIGHTS_BLOCKS;
+    if (now.row->reads & MOEK_READS_PANELS && !(blocks && format_has_arrays(now.format)) && h->n % 16 == 0 &&
         h->k % 32 == 0 && h->k_offset % 32 == 0) {
         gemm_to_panels(&tiled);
         d = gemm_moved(&tiled);
         rows_again("out of panels", &d, h->out);
     }
-    if (!(now.row->reads & MOEK_READS_LINES) || !(tiled.w.codes = gemm_tiles(h))) return;
+    if (blocks || !(now.row->reads & MOEK_READS_LINES) || !(tiled.w.codes = gemm_tiles(h))) return;
     tiled.w.layout = 1;
     d = gemm_moved(&tiled);
     rows_again("out of tiled weights", &d, h->out);
@@ -213,7 +214,7 @@ static void gemm_case(const gemm_case_t *c)
     }
     h.ids = as.ids = NULL;
     gemm_launch_as(&as, &h, c->up, rows * c->n, 0);
-    if (!as.w.layout) gemm_tiled(&h);
+    if (!as.w.layout || as.w.layout == MOEK_WEIGHTS_BLOCKS) gemm_tiled(&h);
 #if MEM_CUDA
     if (row_does(MOEK_TRAIT_EARLY) && c->turn % 2 && c->slots < 1000) gemm_late(&as);
 #endif

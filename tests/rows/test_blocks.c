@@ -7,8 +7,7 @@
 #define MOEK_ARCH 0
 #endif
 #include "moek.h"
-#include "moek/kernel/avx512.h"
-#include "moek/kernel/neon.h"
+#include "moek/kernel/panel.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "../check.h"
@@ -187,6 +186,84 @@ static void test_unpacks(int d)
         if (b->columns > 128) test_unpack(d, 0, 128), test_unpack(d, 128, 128);
     }
 }
+/* 16 rows of blocks in panels, by each set of instructions. */
+#if MOEK_HAVE_X86_
+#define UNITS(name, element, kind) \
+    { #name, { &moek_units_##name##_cpu_, &moek_units_##name##_avx2_, &moek_units_##name##_avx512_ } },
+static const int unit_arch[3] = { MOEK_ARCH_CPU, MOEK_ARCH_AVX2, MOEK_ARCH_AVX512 };
+#elif MOEK_HAVE_NEON_
+#define UNITS(name, element, kind) { #name, { &moek_units_##name##_cpu_, &moek_units_##name##_neon_, NULL } },
+static const int unit_arch[3] = { MOEK_ARCH_CPU, MOEK_ARCH_NEON, MOEK_ARCH_NEON };
+#else
+#define UNITS(name, element, kind) { #name, { &moek_units_##name##_cpu_, NULL, NULL } },
+static const int unit_arch[3] = { MOEK_ARCH_CPU, MOEK_ARCH_AVX2, MOEK_ARCH_AVX512 };
+#endif
+static const struct { const char *name; const moek_units_ *by[3]; } units[] = { MOEK_EACH_UNIT_(UNITS) };
+enum { UNIT_FORMATS = sizeof units / sizeof *units };
+static const moek_block *block_named(const char *name)
+{
+    int d;
+    size_t i;
+    for (d = 0; d < DECODERS; d++) {
+        const moek_block *const b = moek_block_of(decoders[d].type);
+        for (i = 0; name[i] && (name[i] | 32) == (b->name[i] | 32); i++) continue;
+        if (!name[i] && !b->name[i]) return b;
+    }
+    return NULL;
+}
+/* Parts first to first + parts - 1 of a unit, which lies in memory of its own; rows: its rows as a file has them. */
+static void test_parts(int u, int set, const uint8_t *unit, const uint8_t *rows, int all, int first, int parts, int raw)
+{
+    enum { MOST = MOEK_UNIT_PARTS * MOEK_PART_WORDS, GROUPS = 16 * 16 };
+    static uint32_t words[MOST + 1];
+    static float scale[GROUPS + 1], min[GROUPS + 1];
+    const moek_block *const b = block_named(units[u].name);
+    const moek_format *const f = format_of(b->type);
+    const int groups = parts * 32 / b->scale.of.columns * 16, row_bytes = all * 32 / b->columns * b->bytes;
+    int r, c, wrong = 0;
+    words[parts * MOEK_PART_WORDS] = 99; scale[groups] = min[groups] = 99;
+    units[u].by[set]->parts(words, scale, min, unit, all, first, parts, raw);
+    CHECK(words[parts * MOEK_PART_WORDS] == 99 && scale[groups] == 99 && min[groups] == 99, "%s: more is written",
+          b->name);
+    for (r = 0; r < 16; r++)
+        for (c = 0; c < 32 * parts; c++) {
+            const int from = 32 * first + c, at = from % b->columns, g = c / b->scale.of.columns * 16 + r;
+            const uint8_t *const block = rows + r * row_bytes + from / b->columns * b->bytes;
+            const double code = ref_decode(ref_element(f->w, 0), block_get(b->plane, b->planes, block, at));
+            const int byte = (int)(words[c / 4 * 16 + r] >> c % 4 * 8 & 255);
+            const int offset = raw ? units[u].by[set]->offset : 0;
+            wrong += byte != (((int)code + offset) & 255) || (raw && offset && code + offset < 0) ||
+                     !same_bits(scale[g], (float)block_factor(&b->scale, block, at)) ||
+                     (b->sign && !same_bits(min[g], (float)(b->sign * block_factor(&b->min, block, at))));
+        }
+    CHECK(!wrong, "%s in panels, set %d, parts %d to %d of %d, raw %d: %d are wrong", b->name, unit_arch[set], first,
+          first + parts - 1, all, raw, wrong);
+}
+static void test_units(int u)
+{
+    const moek_block *const b = block_named(units[u].name);
+    const moek_file_panel_ in_file = b ? moek_file_panel_of_(b) : moek_file_panel_of_(moek_block_of(2));
+    int all, set, r, part, raw;
+    if (!CHECK(b != NULL, "no block has the name %s", units[u].name)) return;
+    for (all = b->columns / 32; all <= MOEK_UNIT_PARTS; all++) {
+        const size_t row = (size_t)(all * 32 / b->columns * b->bytes), bytes = 16 * row;
+        uint8_t *const rows = (uint8_t *)malloc(bytes), *const unit = (uint8_t *)malloc(bytes);
+        uint8_t *const back = (uint8_t *)malloc(bytes);
+        size_t i;
+        if (!CHECK(rows && unit && back, "no memory")) return;
+        for (i = 0; i < bytes; i++) rows[i] = (uint8_t)rng_below(256), unit[i] = back[i] = 0;
+        for (r = 0; r < 16; r++) moek_file_panel_row_(&in_file, unit, rows + (size_t)r * row, row, r, 0);
+        for (r = 0; r < 16; r++) moek_file_panel_row_(&in_file, unit, back + (size_t)r * row, row, r, 1);
+        CHECK(!memcmp(rows, back, bytes), "%s: panels and back, %d parts", b->name, all);
+        for (set = 0; set < 3; set++)
+            for (raw = 0; raw < 2 && units[u].by[set] && !moek_lacks_(unit_arch[set]); raw++) {
+                test_parts(u, set, unit, rows, all, 0, all, raw);
+                for (part = 0; part < all; part += 4)
+                    test_parts(u, set, unit, rows, all, part, all - part < 4 ? all - part : 4, raw);
+            }
+        free(rows); free(unit); free(back);
+    }
+}
 /* Each bit of a block belongs to one number, but for bits of scales on top of others: a change of one bit shows. */
 static void test_bits(int d)
 {
@@ -232,6 +309,7 @@ int main(int argc, char **argv)
     int d;
     test_golden(argc > 1 ? argv[1] : "tests/data");
     for (d = 0; d < DECODERS; d++) test_random(d), test_bits(d), test_unpacks(d);
+    for (d = 0; d < UNIT_FORMATS; d++) test_units(d);
     test_sizes();
     return check_end();
 }

@@ -190,6 +190,30 @@ static void blocks_by(moek_digits_ *d, int set)
 }
 static int seen_two, failed_two;                       /* cases where two digits do not do, and where that showed */
 static double largest, largest_l2;
+/* Of blocks in panels. */
+#if MOEK_HAVE_X86_
+#define UNITS_(name) &moek_units_##name##_avx2_, &moek_units_##name##_avx512_
+#define FEW_(name) moek_tile_few_##name##_avx2_, moek_tile_few_##name##_avx512_
+#elif MOEK_HAVE_NEON_
+#define UNITS_(name) &moek_units_##name##_neon_
+#define FEW_(name) moek_tile_few_##name##_neon_
+#else
+#define UNITS_(name) NULL
+#define FEW_(name) NULL
+#endif
+#define UNITS_OF_(name, element, kind) \
+    { #name "_a16", { &moek_units_##name##_cpu_, UNITS_(name) }, { NULL, FEW_(name) } },
+static const struct { const char *format; const moek_units_ *by[3]; moek_tile_few_ *few[3]; } unit_sets[] = {
+    MOEK_EACH_UNIT_(UNITS_OF_) { NULL, { NULL }, { NULL } }
+};
+static const moek_units_ *units_by(const moek_format *f, int set, moek_tile_few_ **few)
+{
+    int i = 0;
+    while (unit_sets[i].format && strcmp(unit_sets[i].format, f->name)) i++;
+    CHECK(unit_sets[i].format != NULL, "%s: no units", f->name);
+    if (few) *few = unit_sets[i].few[set];
+    return unit_sets[i].by[set];
+}
 /* Outer products of the same, after reference(). */
 static void panels(const sum_case *c, const void *args)
 {
@@ -201,6 +225,7 @@ static void panels(const sum_case *c, const void *args)
         if (!sets[set].panel || moek_lacks_(sets[set].arch)) continue;
         p = moek_panels_of_(args, &found, sets[set].panel, MOEK_OP_DOWN, c->quant, c->block);
         blocks_by(&p.d, set);
+        if (p.d.block && p.in_panels) p.units = units_by(&p.d.f, set, NULL);
         for (rows = 1; rows <= ROWS; rows += ROWS - 1) {
             int other = 0, wrong = 0;
             moek_panel_sums_(&p, 0, 0, rows, 0, N, set ? made : plain);
@@ -302,7 +327,7 @@ static void sums(const sum_case *c)
 }
 /* ---- weights in panels ------------------------------------------------------------------------------------------- */
 
-static uint8_t panel_w[N * MOST_K], panel_zero[N * 256];
+static uint8_t panel_w[2 * N * MOST_K], panel_zero[N * 256];
 static float panel_scale[N * 256];
 static const struct { const moek_tile_set_ *set; int arch; const char *name; } tile_sets[] = {
     { &moek_tile_set_cpu_, MOEK_ARCH_CPU, "plain C" },
@@ -312,6 +337,13 @@ static const struct { const moek_tile_set_ *set; int arch; const char *name; } t
     { &moek_tile_set_neon_, MOEK_ARCH_NEON, "neon" }
 #endif
 };
+static void blocks_to_panel(const sum_case *c, const moek_digits_ *d)
+{
+    const moek_file_panel_ in_file = moek_file_panel_of_(d->block);
+    const size_t row = (size_t)(c->k / d->block->columns * d->block->bytes);
+    int r;
+    for (r = 0; r < N; r++) moek_file_panel_row_(&in_file, panel_w, w + (size_t)r * row, row, r, 0);
+}
 /* The order that moek/ops.h draws, of rows as they come. */
 static void to_panel(const sum_case *c, const moek_digits_ *d)
 {
@@ -319,6 +351,7 @@ static void to_panel(const sum_case *c, const moek_digits_ *d)
     const int groups = columns ? (d->all + columns - 1) / columns : 1;
     const int bytes = moek_digits_scale_bits_(&d->f) / 8;
     int j, k, g;
+    if (d->block) { blocks_to_panel(c, d); return; }
     memset(panel_w, 0, sizeof panel_w);
     for (j = 0; j < N; j++) {
         for (k = 0; k < c->k; k++) {
@@ -343,13 +376,19 @@ static uint32_t two_digits_of_tile(moek_tile_x_ *to, int b, const float *from, i
     return 0;
 }
 /* The sums of a tile in the form of worst_of. */
-static void tile_sums(moek_tiles_ *t, const moek_tile_set_ *set, int first, int rows, double (*to)[MOEK_X_RUNS])
+static void tile_sums(moek_tiles_ *t, const moek_tile_set_ *set, int of, int first, int rows,
+                      double (*to)[MOEK_X_RUNS])
 {
     static float sum[MOEK_TILE_ROWS * MOEK_STRIP];
     int j, r;
     t->set = set;
     t->words = set->words && t->p.d.f.w == MOEK_ELEMENT_S8;
-    if (t->p.d.f.w != MOEK_ELEMENT_U4B8) t->offset = t->p.d.f.w == MOEK_ELEMENT_E2M1 ? set->e2m1 : set->s8;
+    if (t->p.d.block) {
+        moek_tile_few_ *few;
+        const moek_units_ *const units = units_by(&t->p.d.f, of, &few);
+        moek_tiles_in_units_(t, units, few);
+    }
+    else if (t->p.d.f.w != MOEK_ELEMENT_U4B8) t->offset = t->p.d.f.w == MOEK_ELEMENT_E2M1 ? set->e2m1 : set->s8;
     CHECK(!moek_tile_sums_(t, 0, first, rows, 0, N, sum), "numbers are taken for Inf");
     for (j = 0; j < N; j++) for (r = 0; r < rows; r++) to[j][r] = sum[r * MOEK_STRIP + j];
 }
@@ -371,8 +410,9 @@ static void tiles(const sum_case *c)
     t = moek_tiles_of_(&args, &found, &moek_tile_set_cpu_, MOEK_OP_DOWN, c->quant, c->block);
     fill(c, &t.p.d.f);
     to_panel(c, &t.p.d);
-    reference(c, &t.p.d);
-    tile_sums(&t, &moek_tile_set_cpu_, 0, ROWS, plain);
+    if (t.p.d.block) reference_blocks(c, &t.p.d), panels(c, &args);
+    else reference(c, &t.p.d);
+    tile_sums(&t, &moek_tile_set_cpu_, 0, 0, ROWS, plain);
     worst = worst_of(plain, ROWS, 0, &l2);
     CHECK(worst <= 1 && (c->kind == SUBNORMAL || l2 <= 1e-6), "panels, %s:%d T %d kind %d k %d offset %d zeros %d: "
           "%.3f of the bound, relative L2 %.2e", t.p.d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros,
@@ -383,7 +423,7 @@ static void tiles(const sum_case *c)
         for (rows = 1; rows <= ROWS && !moek_lacks_(tile_sets[i].arch); rows++)
             for (first = 0; first + rows <= ROWS; first += rows) {
                 int other = 0;
-                tile_sums(&t, tile_sets[i].set, first, rows, made);
+                tile_sums(&t, tile_sets[i].set, (int)i, first, rows, made);
                 for (j = 0; j < N; j++)
                     for (r = 0; r < rows; r++) other += memcmp(&made[j][r], &plain[j][first + r], sizeof(double)) != 0;
                 CHECK(!other, "panels, %s:%d T %d kind %d k %d offset %d zeros %d: %s, %d rows: %d have other bits",
@@ -391,7 +431,7 @@ static void tiles(const sum_case *c)
                       other);
             }
     less.encode = two_digits_of_tile;
-    tile_sums(&t, &less, 0, ROWS, made);
+    tile_sums(&t, &less, 0, 0, ROWS, made);
     worst_of(made, ROWS, 0, &l2);
     if (c->kind <= OUTLIERS && c->k >= 1024 && t.p.d.f.x_bits == 16) seen_two++, failed_two += l2 > 1e-6;
 }
@@ -418,7 +458,7 @@ static void format_with_columns(const moek_format *f, int block)
                 c.zeros = f->zero && (i + c.kind) % 2;
                 sums(&c);
                 c.offset = columns > 32 ? i % 3 * 32 : 0;
-                if (c.k % 32 == 0 && !f->only_blocks) tiles(&c);
+                if (c.k % 32 == 0 && (!f->only_blocks || !format_has_arrays(f))) tiles(&c);
             }
 }
 int main(int argc, char **argv)

@@ -371,7 +371,7 @@ static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream 
     moek_bytes_ t = moek_bytes_of_(args, &found, set, op, quant, columns, blocks);
     const int strip = MOEK_STRIP / t.t.p.d.halves;
     if (t.t.exact && t.t.p.d.all > MOEK_PANEL_EXACT)
-        return moek_panel_launch_(args, stream, set->panel, op, quant, columns, NULL);
+        return moek_panel_launch_(args, stream, set->panel, op, quant, columns, NULL, NULL);
     t.t.p.d.columns = moek_gemm_columns_(t.t.p.d.a, stream, strip, strip / 4);
     moek_parallel_for_(stream, moek_gemm_tasks_(t.t.p.d.a, t.t.p.d.columns), moek_bytes_task_, &t);
     return MOEK_OK;

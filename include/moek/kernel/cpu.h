@@ -3,7 +3,7 @@
 #ifndef MOEK_CPU_H
 #define MOEK_CPU_H
 #include "dots.h"
-#include "file_tiles.h"
+#include "file_panels.h"
 #include "../format_facts.h"
 #include "../../../generated/moek_element_cpu.h"
 #include "../../../generated/moek_blocks_cpu.h"

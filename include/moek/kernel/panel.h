@@ -12,7 +12,7 @@
  *
  * Weights lie in panels (moek_repack_up), or as they come: then words of 16 rows are put side by side first.  Blocks of
  * GGUF files become codes of s8, scales and minimums before that (digits.h).                                         */
-#include "digits.h"
+#include "../../../generated/moek_units.h"
 #ifndef MOEK_PANEL_H
 #define MOEK_PANEL_H
 
@@ -180,6 +180,7 @@ typedef struct moek_panels_ {
     moek_digits_ d;
     const moek_panel_set_ *set;
     moek_w_run_ scales, e4m3;                          /* the types of scales of w, of x in e4m3 */
+    const moek_units_ *units;                          /* of blocks in panels */
     int how, in_panels;
     int within;                                        /* scales of w are multiplied into panels */
     float scale_unit;                                  /* ..., times this power of two */
@@ -194,7 +195,7 @@ MOEK_CPU_FN void moek_panel_bytes_(const moek_panels_ *p, size_t *w, size_t *zer
 {
     const moek_digits_ *const d = &p->d;
     const size_t groups = moek_groups_(d->a, d->f.w_scale.columns);
-    *w = (size_t)d->a->k * (size_t)d->f.w_bits / 8;
+    *w = moek_digits_row_(d);
     *zero = (groups * (size_t)d->f.w_bits + 7) / 8;
     *scale = groups * (size_t)moek_digits_scale_bits_(&d->f) / 8;
 }
@@ -205,7 +206,7 @@ MOEK_CPU_FN moek_panel_at_ moek_panel_at_of_(const moek_panels_ *p, int e, int j
     const moek_gate_up *const h = &a->gate_up;
     const int gated = d->halves == 2, apart = gated && a->gate.codes;
     const size_t step = (size_t)(gated ? h->step : 1), row = (size_t)e * (size_t)h->rows + (size_t)j * step;
-    const int rows = d->f.w_scale.rows == 1 && d->f.w_scale.columns;   /* that have scales of blocks */
+    const int rows = !d->block && d->f.w_scale.rows == 1 && d->f.w_scale.columns;      /* that have scales of blocks */
     moek_panel_at_ at;
     size_t w, zero, scale;
     moek_panel_bytes_(p, &w, &zero, &scale);
@@ -261,6 +262,22 @@ MOEK_CPU_FN void moek_panel_scales_(const moek_panels_ *p, const moek_panel_at_ 
             zero[g * MOEK_PANEL + r] = !at->zero_step ? (float)(at->zero[(g0 + g) * 8 + r % 8] >> r / 8 * 4 & 15)
                 : (float)moek_zero_(at->zero + (size_t)(r < rows ? r : 0) * at->zero_step, g0 + g);
 }
+/* Bytes of a unit of a row of blocks. */
+MOEK_CPU_FN size_t moek_panel_unit_bytes_(const moek_digits_ *d)
+{
+    return (size_t)(MOEK_UNIT / d->block->columns * d->block->bytes);
+}
+/* Columns k to k + n - 1 of 16 rows of blocks that lie in panels. */
+MOEK_CPU_FN void moek_panel_unit_(const moek_panels_ *p, uint32_t *words, float *scale, float *min, int e, int j,
+                                  int of, int k, int n)
+{
+    const size_t bytes = MOEK_PANEL * moek_panel_unit_bytes_(&p->d);
+    const uint8_t *const unit = moek_panel_at_of_(p, e, j, of).w + (size_t)(k / MOEK_UNIT) * bytes;
+    const int left = p->d.a->k - k / MOEK_UNIT * MOEK_UNIT, all = left < MOEK_UNIT ? left : MOEK_UNIT;
+    size_t i;
+    for (i = 0; i < bytes && k % MOEK_UNIT == 0; i += 64) MOEK_PREFETCH((uintptr_t)unit + bytes + i);
+    p->units->parts(words, scale, min, unit, all / MOEK_PART, k % MOEK_UNIT / MOEK_PART, n / MOEK_PART, 0);
+}
 /* Columns k to k + n - 1 of 16 rows of w in blocks, of which `rows` are there: words of s8, scales and minimums of
  * groups. */
 static MOEK_UNUSED void moek_panel_words_(const moek_panels_ *p, uint32_t *words, float *scales, float *mins, int e,
@@ -277,6 +294,7 @@ static MOEK_UNUSED void moek_panel_words_(const moek_panels_ *p, uint32_t *words
     const uint8_t *row[MOEK_PANEL], *scale_row[MOEK_PANEL], *min_row[MOEK_PANEL];
     const size_t all = MOEK_PANEL_GROUPS * MOEK_PANEL * sizeof *scales;
     int r;
+    if (p->in_panels) { moek_panel_unit_(p, words, scales, mins, e, j, of, k, n); return; }
     memset(scale, 0, sizeof scale);
     memset(min, 0, sizeof min);
     for (r = 0; r < MOEK_PANEL; r++) {
@@ -551,20 +569,22 @@ static MOEK_UNUSED void moek_panel_task_(const void *data, long long task)
 }
 /* A launcher's work. */
 static MOEK_UNUSED moek_status moek_panel_launch_(const void *args, moek_stream stream, const moek_panel_set_ *set,
-                                                  int op, int quant, int columns, moek_unpack_ *unpack)
+                                                  int op, int quant, int columns, moek_unpack_ *unpack,
+                                                  const moek_units_ *units)
 {
     moek_gemm_args found;
     moek_panels_ p = moek_panels_of_(args, &found, set, op, quant, columns);
     p.d.unpack = unpack;
+    p.units = units;
     moek_parallel_for_(stream, moek_gemm_tasks_(p.d.a, MOEK_STRIP / p.d.halves), moek_panel_task_, &p);
     return MOEK_OK;
 }
 /* A row of the table, as MOEK_DIGITS_ROW_. */
-#define MOEK_PANEL_ROW_(row, OP, quant, columns, set, SET, unpack) \
+#define MOEK_PANEL_ROW_(row, OP, quant, columns, set, SET, unpack, units) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
         return moek_panel_launch_(args, stream, &moek_panel_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, \
-                                  unpack); \
+                                  unpack, units); \
     }
 #endif

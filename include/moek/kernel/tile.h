@@ -4,7 +4,8 @@
  * 32 blocks, a panel of which stays in L1, a run.  x is q and t under a power of two for each block, as in digits.h.
  * Of a block, a lane's sum of code * q is an exact integer; (float)sum * s and FMA with the scale of w add that to the
  * lane's f32.  Fours of columns that have a t come after the blocks of their run, as a list; or t counts in all blocks
- * of the run (`dense`).  s8 times s8 is exact throughout.
+ * of the run (`dense`).  s8 times s8 is exact throughout.  Blocks of GGUF files become words of codes, scales and
+ * minimums of a unit in L1, once for all rows of x; t counts throughout, and a minimum multiplies the sum of x.
  *
  * So plain C, which is the measure, and each set of instructions (tile_avx2.h, ..) give the same bits, and so does any
  * number of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied as many rows are (panel.h).     */
@@ -36,6 +37,7 @@ typedef struct moek_tile_x_ {
     int32_t less[2][3 * MOEK_TILE_BLOCKS];             /* of q and, if dense, of t: what an offset adds in both halves
                                                           of a block, in all of it */
     float s[MOEK_TILE_BLOCKS], by[2 * MOEK_TILE_BLOCKS];               /* s times the unit of codes; scales of x */
+    float low[2][2 * MOEK_TILE_BLOCKS];                /* of halves of blocks, of blocks: sums of x, for minimums */
     moek_tile_third_ third[MOEK_TILE_THIRDS];
     int thirds, dense;                                 /* entries of the list; 1: t counts in all blocks */
 } moek_tile_x_;
@@ -51,6 +53,14 @@ typedef struct moek_tile_w_ {
     int exact;                                         /* x is s8, and sums are bits of int32 */
     int less;                                          /* bytes.h: what makes codes of blocks numbers without a sign */
 } moek_tile_w_;
+/* A unit of blocks of GGUF files. */
+typedef struct moek_tile_unit_ {
+    uint32_t words[MOEK_UNIT_PARTS * MOEK_PART_WORDS];
+    float scale[2 * MOEK_UNIT_PARTS * MOEK_PANEL], min[2 * MOEK_UNIT_PARTS * MOEK_PANEL];
+    int parts, halves, sign;                           /* halves: 16 columns have a scale; sign: there are minimums */
+} MOEK_LINE_ALIGNED_ moek_tile_unit_;
+/* The same of a unit of `parts` parts as it lies. */
+typedef void moek_tile_few_(float *sum, const uint8_t *unit, int parts, const moek_tile_x_ *const *x, int b, int rows);
 /* What a set of instructions has.  Sums are [row of x][MOEK_STRIP]. */
 typedef struct moek_tile_set_ {
     const moek_panel_set_ *panel;
@@ -185,13 +195,47 @@ MOEK_CPU_FN void moek_tile_run_plain_(float *sum, const moek_tile_w_ *w, const m
             *to = w->exact ? moek_tile_exact_plain_(*to, w, x[r], i) : moek_tile_dot_plain_(*to, w, x[r], i);
         }
 }
+/* Part p of a unit, and block b of x: a row of w and one of x. */
+MOEK_CPU_FN float moek_tile_part_plain_(float sum, const moek_tile_unit_ *u, int p, const moek_tile_x_ *x, int b,
+                                        int row)
+{
+    const int each = u->halves ? 1 : 2;                /* halves that have a scale in common */
+    moek_tile_w_ w;
+    int h, i;
+    memset(&w, 0, sizeof w);
+    w.element = MOEK_ELEMENT_S8;
+    w.codes = (const uint8_t *)(u->words + p * MOEK_PART_WORDS + row);
+    for (h = 0; h < 2; h += each) {
+        const float scale = u->scale[(2 * p + h) / each * MOEK_PANEL + row];
+        int32_t q = 0, t = 0;
+        for (i = h; i < h + each; i++) {
+            q += 256 * moek_tile_half_(&w, w.codes, i, x->digit[1] + 32 * b) +
+                 moek_tile_half_(&w, w.codes, i, x->digit[0] + 32 * b) - x->less[0][3 * b + i];
+            t += moek_tile_half_(&w, w.codes, i, x->digit[2] + 32 * b) - x->less[1][3 * b + i];
+        }
+        sum = moek_fma_(moek_fma_((float)t, 0.00390625f, (float)q) * x->s[b], scale * x->by[2 * b + h], sum);
+    }
+    for (h = 0; h < 2 && u->sign; h += each)
+        sum = moek_fma_(u->min[(2 * p + h) / each * MOEK_PANEL + row], x->low[each - 1][2 * b + h], sum);
+    return sum;
+}
+MOEK_CPU_FN void moek_tile_unit_plain_(float *sum, const moek_tile_unit_ *u, const moek_tile_x_ *const *x, int b,
+                                       int rows)
+{
+    int r, i, p;
+    for (r = 0; r < rows; r++)
+        for (i = 0; i < MOEK_PANEL; i++) {
+            float *const to = sum + r * MOEK_STRIP + i;
+            for (p = 0; p < u->parts; p++) *to = moek_tile_part_plain_(*to, u, p, x[r], b + p, i);
+        }
+}
 static MOEK_UNUSED const moek_tile_set_ moek_tile_set_cpu_ = {
     &moek_panel_set_cpu_, moek_tile_encode_plain_, moek_tile_place_plain_, moek_tile_less_of_, moek_tile_run_plain_,
     0, 0, 0
 };
 
 /* What a loop is compiled for, besides the rows: X(name, element, kind). */
-enum { MOEK_TILE_ZERO = 1, MOEK_TILE_HALVES = 2, MOEK_TILE_DENSE = 4, MOEK_TILE_EXACT = 8 };
+enum { MOEK_TILE_ZERO = 1, MOEK_TILE_HALVES = 2, MOEK_TILE_DENSE = 4, MOEK_TILE_EXACT = 8, MOEK_TILE_MIN = 16 };
 #define MOEK_TILES_OF_(X) \
     X(u4b8, MOEK_ELEMENT_U4B8, 0) X(u4b8_zero, MOEK_ELEMENT_U4B8, MOEK_TILE_ZERO) \
     X(e2m1, MOEK_ELEMENT_E2M1, 0) X(e2m1_halves, MOEK_ELEMENT_E2M1, MOEK_TILE_HALVES) \
@@ -203,6 +247,7 @@ enum { MOEK_TILE_ZERO = 1, MOEK_TILE_HALVES = 2, MOEK_TILE_DENSE = 4, MOEK_TILE_
 typedef struct moek_tiles_ {
     moek_panels_ p, floats;                            /* sums are what they mean; how rows with NaN or Inf are done */
     const moek_tile_set_ *set;
+    moek_tile_few_ *few;                               /* of blocks in panels; or NULL: by plain C */
     int offset, words;                                 /* of codes; q of x as words */
     int exact;
 } moek_tiles_;
@@ -244,6 +289,17 @@ MOEK_CPU_FN void moek_tile_list_(const moek_tiles_ *t, moek_tile_x_ *to, int b, 
         to->thirds++;
     }
 }
+/* Sums of x of a run, for minimums, which are there in the place of what an offset adds. */
+MOEK_CPU_FN void moek_tile_lows_(moek_tile_x_ *to, int blocks)
+{
+    int b, i;
+    for (b = 0; b < blocks; b++)
+        for (i = 0; i < 3; i++) {
+            int32_t *const q = &to->less[0][3 * b + i], *const t = &to->less[1][3 * b + i];
+            to->low[i == 2][2 * b + i % 2] = (float)(256 * *q + *t) * (to->s[b] * 0.00390625f) * to->by[2 * b];
+            *q = *t = 0;
+        }
+}
 /* Run number `run` of row `from` of x.  Returns the bits of the largest |x|. */
 static MOEK_UNUSED uint32_t moek_tile_x_of_(const moek_tiles_ *t, moek_tile_x_ *to, size_t from, int run)
 {
@@ -255,7 +311,7 @@ static MOEK_UNUSED uint32_t moek_tile_x_of_(const moek_tiles_ *t, moek_tile_x_ *
     float x[MOEK_TILE_K + 8];
     uint32_t top = 0;
     int b;
-    to->thirds = to->dense = 0;
+    to->thirds = 0; to->dense = t->p.units != NULL;
     if (t->exact) {
         for (b = 0; b < n / 32; b++) t->set->place(to, b, (const int8_t *)row + k + 32 * b, t->offset, t->words);
         return 0;
@@ -272,6 +328,7 @@ static MOEK_UNUSED uint32_t moek_tile_x_of_(const moek_tiles_ *t, moek_tile_x_ *
     for (b = 0; b < n / 32 && to->dense && t->words; b++) memset(to->less[1] + 3 * b, 0, 3 * sizeof(int32_t));
     for (b = 0; b < n / 32 && to->dense && !t->words; b++)
         t->set->less(to->less[1] + 3 * b, to->digit[2] + 32 * b, t->offset);
+    if (t->p.units && d->block->sign) moek_tile_lows_(to, n / 32);
     return top;
 }
 /* A panel, of all runs. */
@@ -303,6 +360,31 @@ MOEK_CPU_FN moek_tile_w_ moek_tile_w_of_(const moek_tiles_ *t, int e, int j, int
     w.zero = zeros;
     return w;
 }
+/* The same of blocks of GGUF files: a unit at a time, for all rows of x. */
+static MOEK_UNUSED void moek_tile_units_(const moek_tiles_ *t, float *sum, const uint8_t *unit, int run0, int runs,
+                                         const moek_tile_x_ *x, int rows)
+{
+    const moek_digits_ *const d = &t->p.d;
+    const size_t bytes = MOEK_PANEL * moek_panel_unit_bytes_(d);
+    const int end = run0 * MOEK_TILE_K + runs * MOEK_TILE_K, parts = (end < d->a->k ? end : d->a->k) / MOEK_PART;
+    const moek_tile_x_ *in[MOEK_TILE_ROWS];
+    moek_tile_unit_ u;
+    int p, r, i, n;
+    u.halves = d->block->scale.of.columns == 16;
+    u.sign = d->block->sign;
+    unit += (size_t)(run0 * ((int)MOEK_TILE_K / (int)MOEK_UNIT)) * bytes;
+    for (p = run0 * MOEK_TILE_BLOCKS; p < parts; p += MOEK_UNIT_PARTS, unit += bytes) {
+        const int left = d->a->k / MOEK_PART - p, of = (p / MOEK_TILE_BLOCKS - run0) * rows;
+        u.parts = left < MOEK_UNIT_PARTS ? left : MOEK_UNIT_PARTS;
+        if (!t->few) t->p.units->parts(u.words, u.scale, u.min, unit, u.parts, 0, u.parts, 1);
+        for (r = 0; r < rows; r += n) {
+            n = rows - r >= 4 ? 4 : rows - r >= 2 ? 2 : 1;
+            for (i = 0; i < n; i++) in[i] = x + of + r + i;
+            if (t->few) t->few(sum + r * MOEK_STRIP, unit, u.parts, in, p % MOEK_TILE_BLOCKS, n);
+            else moek_tile_unit_plain_(sum + r * MOEK_STRIP, &u, in, p % MOEK_TILE_BLOCKS, n);
+        }
+    }
+}
 /* sum += runs from run0 on, which are in x[run][row of x]. */
 static MOEK_UNUSED void moek_tile_panel_(const moek_tiles_ *t, float *sum, int e, int j, int of, int run0, int runs,
                                          const moek_tile_x_ *x, int rows)
@@ -313,6 +395,7 @@ static MOEK_UNUSED void moek_tile_panel_(const moek_tiles_ *t, float *sum, int e
     moek_tile_w_ w = moek_tile_w_of_(t, e, j, of, zeros);
     const moek_tile_x_ *in[MOEK_TILE_ROWS];
     int run, r, n;
+    if (t->p.units) { moek_tile_units_(t, sum, w.codes, run0, runs, x, rows); return; }
     w.codes += (size_t)run0 * step;
     for (run = run0; run < run0 + runs; run++, w.codes += step) {
         const int left = d->a->k - run * MOEK_TILE_K;
@@ -376,6 +459,14 @@ MOEK_CPU_FN moek_tiles_ moek_tiles_of_(const void *args, moek_gemm_args *found, 
              : t.p.d.f.w == MOEK_ELEMENT_E2M1 ? set->e2m1 : set->s8;
     return t;
 }
+/* Weights in blocks of GGUF files.  (What minimums multiply is a sum of x: as an offset of 1 would add that.) */
+MOEK_CPU_FN void moek_tiles_in_units_(moek_tiles_ *t, const moek_units_ *units, moek_tile_few_ *few)
+{
+    t->few = few;
+    t->p.units = t->floats.units = units;
+    t->words = units->words;
+    t->offset = t->p.d.block->sign ? 1 : units->offset;
+}
 /* `rows` rows of x and `columns` columns of out. */
 static MOEK_UNUSED void moek_tile_rows_of_(const moek_tiles_ *t, int e, int p0, int rows, int j0, int columns)
 {
@@ -402,20 +493,23 @@ static MOEK_UNUSED void moek_tile_task_(const void *data, long long task)
 }
 /* A launcher's work. */
 static MOEK_UNUSED moek_status moek_tile_launch_(const void *args, moek_stream stream, const moek_tile_set_ *set,
-                                                 int op, int quant, int columns)
+                                                 int op, int quant, int columns, const moek_units_ *units,
+                                                 moek_tile_few_ *few)
 {
     moek_gemm_args found;
     moek_tiles_ t = moek_tiles_of_(args, &found, set, op, quant, columns);
     const int strip = MOEK_STRIP / t.p.d.halves;
+    if (units) moek_tiles_in_units_(&t, units, few);
     t.p.d.columns = moek_gemm_columns_(t.p.d.a, stream, MOEK_TILE_STRIPS * strip, strip);
     moek_parallel_for_(stream, moek_gemm_tasks_(t.p.d.a, t.p.d.columns), moek_tile_task_, &t);
     return MOEK_OK;
 }
 /* A row of the table, as MOEK_DIGITS_ROW_. */
-#define MOEK_TILE_ROW_(row, OP, quant, columns, set, SET) \
+#define MOEK_TILE_ROW_(row, OP, quant, columns, set, SET, units, few) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
-        return moek_tile_launch_(args, stream, &moek_tile_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns); \
+        return moek_tile_launch_(args, stream, &moek_tile_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, \
+                                 units, few); \
     }
 #endif

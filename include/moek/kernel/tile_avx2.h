@@ -126,6 +126,11 @@ MOEK_AVX2_INLINE __m256i moek_products_avx2_(const __m256i codes[4], const int8_
     const __m256i b = moek_product_avx2_(codes[1], digit + each, element);
     const __m256i c = moek_product_avx2_(codes[2], digit + 2 * each, element);
     const __m256i d = moek_product_avx2_(codes[3], digit + 3 * each, element);
+    if (element == MOEK_ELEMENT_U6B32) {               /* four sums of 16 bits would be too large */
+        const __m256i one = _mm256_set1_epi16(1);
+        return _mm256_add_epi32(_mm256_madd_epi16(_mm256_add_epi16(a, b), one),
+                                _mm256_madd_epi16(_mm256_add_epi16(c, d), one));
+    }
     return moek_plus_avx2_(moek_plus_avx2_(a, b, element), moek_plus_avx2_(c, d, element), element);
 }
 /* to[0], to[1]: products of the two halves.  part: 0, 1: of a half alone; 2: of both. */
@@ -140,7 +145,12 @@ MOEK_AVX2_INLINE __m256i moek_tile_whole_avx2_(const __m256i low[2], const __m25
 {
     const __m256i one = _mm256_set1_epi16(1), much = _mm256_set1_epi16(256);
     __m256i d;
-    if (element == MOEK_ELEMENT_S8) return _mm256_add_epi32(low[0], low[1]);
+    if (element == MOEK_ELEMENT_S8) return part < 2 ? low[part] : _mm256_add_epi32(low[0], low[1]);
+    if (element == MOEK_ELEMENT_U6B32) {
+        d = part < 2 ? low[part] : _mm256_add_epi32(low[0], low[1]);
+        return !high ? d : _mm256_add_epi32(d, _mm256_slli_epi32(part < 2 ? high[part]
+                                                                       : _mm256_add_epi32(high[0], high[1]), 8));
+    }
     if (part < 2) {
         d = _mm256_madd_epi16(low[part], one);
         return high ? _mm256_add_epi32(d, _mm256_madd_epi16(high[part], much)) : d;
@@ -176,10 +186,12 @@ MOEK_AVX2_INLINE __m256i moek_tile_zeros_avx2_(const uint8_t *from, int h)
     const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
     return h ? _mm256_srli_epi32(bytes, 4) : _mm256_and_si256(bytes, _mm256_set1_epi32(15));
 }
+#define moek_tile_unit_codes_avx2_ moek_unit_codes_avx2_
 #define MOEK_VF __m256
 #define MOEK_VI __m256i
 #define MOEK_V_LANES 8
 #define MOEK_V_WORDS 1
+#define MOEK_V_UNIT_FACTORS_(name) moek_unit_factors_##name##_avx2_
 #define MOEK_V_FENCE __asm__ volatile("" ::: "memory")
 #define MOEK_V_(x) moek_tile_##x##_avx2_
 #define MOEK_V_FN MOEK_AVX2_FN

@@ -107,10 +107,12 @@ MOEK_AVX512_INLINE __m512i moek_tile_zeros_avx512_(const uint8_t *from, int h)
     (void)h;
     return _mm512_cvtepu8_epi32(_mm_and_si128(both, _mm_set1_epi8(15)));
 }
+#define moek_tile_unit_codes_avx512_ moek_unit_codes_avx512_
 #define MOEK_VF __m512
 #define MOEK_VI __m512i
 #define MOEK_V_LANES 16
 #define MOEK_V_WORDS 0
+#define MOEK_V_UNIT_FACTORS_(name) moek_unit_factors_##name##_avx512_
 #define MOEK_V_FENCE (void)0
 #define MOEK_V_(x) moek_tile_##x##_avx512_
 #define MOEK_V_FN MOEK_AVX512_FN

@@ -8,6 +8,7 @@
  *   MOEK_V_(codes)       8 vectors of codes
  *   MOEK_V_(dots, whole) their products with a digit, in 2 parts; the sum of such of low and high, or of one digit
  *   MOEK_V_(one)         the products of a vector of codes of four columns
+ *   MOEK_V_UNIT_FACTORS_(name)    what makes scales and minimums of a unit of blocks; MOEK_V_(unit_codes) codes
  *   MOEK_V_(scales, zeros)        MOEK_V_LANES of them */
 
 /* A block, or half of one, of codes and a row of x: f32 of its integers.  part: 0, 1: of a half; 2: all. */
@@ -175,11 +176,73 @@ MOEK_V_FN void MOEK_V_(run)(float *sum, const moek_tile_w_ *w, const moek_tile_x
 }
 #undef MOEK_TILE_CASE_
 
+/* Part p of a unit, whose sums lie in vector h, of one row of x. */
+MOEK_V_INLINE MOEK_VF MOEK_V_(part)(MOEK_VF sum, const MOEK_VI codes[8], const float *scales, const float *mins, int p,
+                                    const moek_tile_x_ *x, int b, const int element, const int kind)
+{
+    const int g = kind & MOEK_TILE_HALVES ? 2 * p : p, halves = (kind & MOEK_TILE_HALVES) != 0;
+    const float *const min = mins + g * MOEK_PANEL;
+    MOEK_VF scale[2];
+    scale[0] = MOEK_V_(load)(scales + g * MOEK_PANEL);
+    scale[1] = halves ? MOEK_V_(load)(scales + (g + 1) * MOEK_PANEL) : scale[0];
+    sum = MOEK_V_(block)(sum, codes, x, b, scale, MOEK_V_(i_all)(1), element, kind | MOEK_TILE_DENSE);
+    if (!(kind & MOEK_TILE_MIN)) return sum;
+    sum = MOEK_V_(fma)(MOEK_V_(load)(min), MOEK_V_(all)(x->low[!halves][2 * b]), sum);
+    return halves ? MOEK_V_(fma)(MOEK_V_(load)(min + MOEK_PANEL), MOEK_V_(all)(x->low[0][2 * b + 1]), sum) : sum;
+}
+/* A unit as it lies, of `rows` rows of x, 1, 2 or 4. */
+MOEK_V_INLINE void MOEK_V_(few_of)(float *sum, const uint8_t *unit, int parts, const moek_tile_x_ *const *x, int b,
+                                   const int rows, const moek_unit_layout_ *l, moek_unit_factors_ *factors,
+                                   const int element, const int kind)
+{
+    MOEK_LINE_ALIGNED_ float scale[2 * MOEK_UNIT_PARTS * MOEK_PANEL];
+    MOEK_LINE_ALIGNED_ float min[2 * MOEK_UNIT_PARTS * MOEK_PANEL];
+    const uint8_t *const from = moek_unit_begin_(l, unit, parts);
+    int h, p, i;
+    factors(scale, min, unit, parts, 0, parts);
+    for (h = 0; h < MOEK_PANEL; h += MOEK_V_LANES) {
+        float *const to = sum + h;
+        MOEK_VF s0 = MOEK_V_(load)(to), s1 = s0, s2 = s0, s3 = s0;
+        if (rows > 1) s1 = MOEK_V_(load)(to + MOEK_STRIP);
+        if (rows > 2) s2 = MOEK_V_(load)(to + 2 * MOEK_STRIP), s3 = MOEK_V_(load)(to + 3 * MOEK_STRIP);
+        for (p = 0; p < parts; p++) {
+            MOEK_VI codes[8];
+            MOEK_V_FENCE;
+            for (i = 0; i < l->bytes && !h; i += 64)
+                MOEK_PREFETCH((uintptr_t)unit + MOEK_TILE_AHEAD + (uintptr_t)(p * l->bytes + i));
+            MOEK_V_(unit_codes)(codes, from + 4 * h, l, p, 1);
+#define MOEK_PART_(s, r) s = MOEK_V_(part)(s, codes, scale + h, min + h, p, x[r], b + p, element, kind)
+            MOEK_PART_(s0, 0);
+            if (rows > 1) MOEK_PART_(s1, 1);
+            if (rows > 2) MOEK_PART_(s2, 2);
+            if (rows > 2) MOEK_PART_(s3, 3);
+#undef MOEK_PART_
+        }
+        MOEK_V_(store)(to, s0);
+        if (rows > 1) MOEK_V_(store)(to + MOEK_STRIP, s1);
+        if (rows > 2) MOEK_V_(store)(to + 2 * MOEK_STRIP, s2), MOEK_V_(store)(to + 3 * MOEK_STRIP, s3);
+    }
+}
+#define MOEK_FEW_OF_(name, n, element, kind) \
+    MOEK_V_(few_of)(sum, unit, parts, x, b, n, &moek_unit_layout_##name##_, MOEK_V_UNIT_FACTORS_(name), element, kind)
+#define MOEK_FEW_(name, element, kind) \
+    MOEK_V_FN void MOEK_V_(few_##name)(float *sum, const uint8_t *unit, int parts, const moek_tile_x_ *const *x, \
+                                       int b, int rows) \
+    { \
+        if (rows == 4) MOEK_FEW_OF_(name, 4, element, kind); \
+        else if (rows == 2) MOEK_FEW_OF_(name, 2, element, kind); \
+        else MOEK_FEW_OF_(name, 1, element, kind); \
+    }
+MOEK_EACH_UNIT_(MOEK_FEW_)
+#undef MOEK_FEW_
+#undef MOEK_FEW_OF_
+
 /* What a set has given is spent. */
 #undef MOEK_VF
 #undef MOEK_VI
 #undef MOEK_V_LANES
 #undef MOEK_V_WORDS
+#undef MOEK_V_UNIT_FACTORS_
 #undef MOEK_V_FENCE
 #undef MOEK_V_
 #undef MOEK_V_FN

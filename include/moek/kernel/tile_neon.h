@@ -88,10 +88,12 @@ MOEK_NEON_INLINE int32x4_t moek_tile_zeros_neon_(const uint8_t *from, int h)
     for (i = 0; i < 4; i++) four[i] = from[(h + i) % 8] >> (h + i) / 8 * 4 & 15;
     return vld1q_s32(four);
 }
+#define moek_tile_unit_codes_neon_ moek_unit_codes_neon_
 #define MOEK_VF float32x4_t
 #define MOEK_VI int32x4_t
 #define MOEK_V_LANES 4
 #define MOEK_V_WORDS 0
+#define MOEK_V_UNIT_FACTORS_(name) moek_unit_factors_##name##_neon_
 #define MOEK_V_FENCE (void)0
 #define MOEK_V_(x) moek_tile_##x##_neon_
 #define MOEK_V_FN MOEK_NEON_FN

@@ -45,7 +45,8 @@ static int moek_can_tile_(const moek_config *c, int op)
 enum { MOEK_PANEL_GRANULE_ = 32 };
 static int moek_can_panel_(const moek_config *c, int op)
 {
-    return !moek_format_at_(c, op)->only_blocks && c->hidden % MOEK_PANEL_GRANULE_ == 0 &&
+    const moek_format *const f = moek_format_at_(c, op);
+    return (!f->only_blocks || f->x_bits == 16) && c->hidden % MOEK_PANEL_GRANULE_ == 0 &&
            c->inter % MOEK_PANEL_GRANULE_ == 0 && c->inter_offset % MOEK_PANEL_GRANULE_ == 0;
 }
 static int moek_scales_in_panels_(const moek_format *f, int block)
@@ -411,8 +412,7 @@ static void moek_fill_defaults_(moek_config *c)
     if (c->down_quant == c->quant) c->down_quant = 0;
     if (!c->logits_dtype) c->logits_dtype = MOEK_DTYPE_F32;
     c->ue8m0 = c->ue8m0 != 0;                         /* ranks compare the number */
-    if (up->only_blocks && down->only_blocks)
-        c->weight_layout = c->weight_layout == MOEK_WEIGHTS_TILED ? MOEK_WEIGHTS_TILED : MOEK_WEIGHTS_BLOCKS;
+    if (!c->weight_layout && up->only_blocks && down->only_blocks) c->weight_layout = MOEK_WEIGHTS_BLOCKS;
     if (moek_act_gated_(c->act)) c->up_layout = moek_up_layout_(c);
     if (c->up_layout == MOEK_UP_SEPARATE && moek_rows_share_(up)) c->up_scales = MOEK_UP_SCALES_SEPARATE;
     if (c->scale == 0) c->scale = 1;

@@ -17,6 +17,11 @@ static moek_status moek_repack_panels_(const moek_plan *plan, const moek_format 
 {
     const moek_scale_shape of = moek_weight_scale(f, plan->config.block);
     a->panels = 1;
+    if (f->only_blocks) {
+        a->block = moek_block_of(f->file_type);
+        a->row_bytes = moek_weight_bytes(f, MOEK_WEIGHTS_PANELS, (size_t)g->k);
+        return row->launch(a, moek_stream_of_(&plan->config.parallel));
+    }
     a->zeros = what == MOEK_REPACK_ZEROS_;
     a->group = what ? moek_scale_bits_[of.type] / 8 : 4;
     if (what == MOEK_REPACK_W_ && moek_element_bytes(f->w, 2) == 1) a->codes = f->w;

@@ -1,0 +1,55 @@
+/* moek/kernel/units.h -- blocks of GGUF files in panels: what a set of instructions makes of a unit of 16 rows, and in
+ * plain C.  generated/moek_units.h has all of these. */
+#ifndef MOEK_UNITS_H
+#define MOEK_UNITS_H
+#include "digits.h"
+
+/* Blocks of GGUF files in panels: 32 columns are a part, 8 parts, or what is left of a row, a unit (file_panels.h).  Of
+ * a unit of `all` parts those from `first` on become words of 4 codes, [word][16 rows], and scales and minimums with
+ * their sign, [group][16 rows].  raw: codes as sums of few rows take them, `offset` more than they mean; else s8.  In
+ * blocks of 256 columns `parts` are 4 from a multiple of 4 on, or all. */
+typedef void moek_parts_(uint32_t *words, float *scale, float *min, const uint8_t *unit, int all, int first, int parts,
+                         int raw);
+enum { MOEK_PART = 32, MOEK_PART_WORDS = MOEK_PART / 4 * (int)MOEK_UNIT_ROWS, MOEK_UNIT_PARTS = MOEK_UNIT / MOEK_PART };
+/* The scales and minimums of that alone. */
+typedef void moek_unit_factors_(float *scale, float *min, const uint8_t *unit, int all, int first, int parts);
+/* What a set of instructions has for such blocks.  element: sums of raw codes are those of this element. */
+typedef struct moek_units_ { moek_parts_ *parts; int element, offset, words; } moek_units_;
+/* Where codes lie: those of part p from byte at[p] on, behind `heads` bytes of each block or of the only one (whole);
+ * `bits` of each from bit shift[p] on; the second 16 columns `by` bits higher in the same bytes, or behind (0).  more,
+ * ..: the bits above these, if any; single: 8 columns a byte.  look: codes are numbers of `book`; else `less` is taken
+ * off.  wide: codes have 8 bits.  bytes: of 16 rows of a part, with their heads. */
+typedef struct moek_unit_layout_ {
+    int bits, by, more, single, look, less, wide, heads, whole, bytes;
+    uint16_t at[8], more_at[8];
+    uint8_t shift[8], more_shift[8];
+    int8_t book[16];
+} moek_unit_layout_;
+MOEK_CPU_FN const uint8_t *moek_unit_begin_(const moek_unit_layout_ *l, const uint8_t *unit, int all)
+{
+    return unit + l->heads * (l->whole ? 1 : all);
+}
+
+/* That, a row at a time, by what unpacks rows of blocks; not raw. */
+static MOEK_UNUSED void moek_parts_by_rows_(uint32_t *words, float *scale, float *min, const uint8_t *unit, int all,
+                                            int first, int parts, const moek_block *b, moek_unpack_ *unpack)
+{
+    enum { MOST = 8 * 34 };                            /* bytes of a unit of a row: of the largest, q8_0 */
+    const moek_file_panel_ in_file = moek_file_panel_of_(b);
+    const int columns = b->scale.of.columns, parts_of = b->columns / MOEK_PART;
+    const int blocks = first / parts_of, begin = first % parts_of * MOEK_PART;
+    uint8_t row[MOST];
+    int8_t codes[MOEK_UNIT];
+    float scales[MOEK_UNIT / 16], mins[MOEK_UNIT / 16];
+    int r, i;
+    for (r = 0; r < MOEK_UNIT_ROWS; r++) {
+        moek_file_panel_move_(&in_file, (uint8_t *)(uintptr_t)unit, row, all / parts_of, r, 1);
+        unpack(codes, scales, mins, row + blocks * b->bytes, begin, parts * MOEK_PART);
+        for (i = 0; i < parts * MOEK_PART / 4; i++) words[i * MOEK_UNIT_ROWS + r] = moek_word_((uint8_t *)codes, i);
+        for (i = 0; i < parts * MOEK_PART / columns; i++) {
+            scale[i * MOEK_UNIT_ROWS + r] = scales[begin / columns + i];
+            if (b->sign) min[i * MOEK_UNIT_ROWS + r] = mins[begin / columns + i];
+        }
+    }
+}
+#endif
