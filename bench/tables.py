@@ -176,7 +176,7 @@ def table_headlines():
     least = min(ratio for of in in_t for ratios in of for ratio in ratios)
     a8, int4 = humming["mxfp4_a8"], humming["int4_a8"]
     gains = [best / float(of["moek"]["block_us"]) for _, of, best in clients()]
-    ggml, (few16, many16, exact16, blocks16) = against_ggml(), against_cpu_threads()
+    ggml, (few16, many16, exact16, blocks16, wide16) = against_ggml(), against_cpu_threads()
     one, tens, wide = mean(spans["1"]), mean(spans["4 to 128"]), span([mean(spans[k]) for k in large])
     return (f"- **{one:.2f} times** as fast as the best other library at 1 token (worst case {min(spans['1']):.2f}), "
             f"**{tens:.2f} times** at 4 to 128 ({min(spans['4 to 128']):.2f}),\n  **{wide} times** from 512 on "
@@ -190,7 +190,8 @@ def table_headlines():
             f"({min(ggml):.2f}; q4_K, q6_K, q8_0, q4_0).\n"
             f"- **CPU**, beside the better of ggml and ik_llama.cpp, 16 threads of a Xeon: "
             f"**{mean(few16):.2f} times** up to 8 tokens ({min(few16):.2f};\n  GGUF blocks as files have them "
-            f"{span(blocks16)}), **{span(many16)} times** from 512 on with x in 8 bits, {span(exact16)} in bf16.\n"
+            f"{span(blocks16)}, from 512 on {span(wide16)}), **{span(many16)} times** from 512 on with x in 8 bits, "
+            f"{span(exact16)} in bf16.\n"
             f"- **{pair:.1f} us** for dispatch and combine of 128 tokens a rank between two H200 (fp8, bf16 back).\n"
             f"- **{min(gains):.1f} to {max(gains):.1f} times** as fast as the best experts of transformers: "
             "Qwen3-30B-A3B, gpt-oss-20b, one H200 ([table](clients/transformers/README.md#timings)).\n")
@@ -431,13 +432,13 @@ def table_cpu_threads():
 
 
 def against_cpu_threads():
-    """Ours over the better peer's: up to 8 tokens; from 512 on with x in 8 bits, and with x in T; of GGUF blocks."""
+    """Ours over the better peer's: up to 8 tokens; from 512 on with x in 8 bits, and in T; both of GGUF blocks."""
     of = [(quant, tokens, ratio) for quant, tokens, _, ratio, _ in cpu_threads() if ratio]
-    blocks = [r for quant, tokens, r in of if quant.startswith("q") and tokens <= 8]
+    blocks = [[r for quant, tokens, r in of if quant.startswith("q") and (tokens > 8) == many] for many in (0, 1)]
     rest = [cell for cell in of if not cell[0].startswith("q")]
     return ([r for _, tokens, r in rest if tokens <= 8],
             [r for quant, tokens, r in rest if tokens >= 512 and quant.endswith("8")],
-            [r for quant, tokens, r in rest if tokens >= 512 and not quant.endswith("8")], blocks)
+            [r for quant, tokens, r in rest if tokens >= 512 and not quant.endswith("8")], *blocks)
 
 
 def table_first():
