@@ -1,13 +1,13 @@
 #!/bin/sh
 # matrix.sh c|cuda [quick [OPTION]] -- compiles and links moek.h in every way that it promises: a line a case, and at
 # the end N passed, N failed, N skipped.  c: C and C++ compilers (quick: nothing optimized, examples only read, and of
-# the rows and of the headers alone one in five); cuda: nvcc, with the kernels of one format (quick: all but a row alone
+# the rows and of the headers alone one in ten); cuda: nvcc, with the kernels of one format (quick: all but a row alone
 # with OPTION; some cases, and the examples, which examples.sh compiles, left out).  CC, CXX, NVCC as in ./moek.
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD part=${1:-c} quick=${2:-} option=${3:-}
 quick_arch=${quick:+0}
-o1=-O1 o3=-O3 step=1
-[ "$quick" ] && o1=-O0 o3=-O0 step=5
+o1=-O1 o3=-O3 step=1 cuda_step=1
+[ "$quick" ] && o1=-O0 o3=-O0 step=10 cuda_step=25
 work=$root/build/compile_$part
 rm -rf "$work"
 mkdir -p "$work"
@@ -461,11 +461,11 @@ cuda_part() {
     fi
     n=0
     for f in $(headers); do                            # that are GPU code, or have some
+        n=$((n + 1))
+        [ $((n % cuda_step)) = 0 ] || continue
         alone "$f"
         ${CC:-cc} -std=c99 -fsyntax-only alone.c > log 2>&1
         grep -qE "$cuda_only" log || grep -q MOEK_HAVE_CUDA "$f" || continue
-        n=$((n + 1))
-        [ $((n % step)) = 0 ] || continue
         grep -q 'nccl\.h: No such file' log && [ -z "$flags" ] && continue
         must "alone: ${f#"$root"/} as CUDA" $nvcc -std=c++17 -gencode=arch=compute_90a,code=sm_90a $flags \
             $option -Xcompiler -Wall,-Wextra,-Wno-unused-function -c alone.cu -o alone.o
