@@ -2,6 +2,7 @@
 #ifndef MOEK_IMPL_H
 #define MOEK_IMPL_H
 #include "strict.h"
+#include "kernel/decode_smem.h"
 #include "kernel/file_tiles.h"
 #include "kernel/numbers.h"
 #include "want.h"
