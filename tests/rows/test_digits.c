@@ -446,6 +446,7 @@ static void format_with_columns(const moek_format *f, int block)
     const int *const in_blocks = f->file_columns == 32 ? in_32 : f->file_columns == 64 ? in_64 : in_256;
     const int *const ks = f->only_blocks ? in_blocks : given;
     const int columns = f->blocks ? block : f->w_scale.columns;
+    const int panels_too = f->only_blocks ? !format_has_arrays(f) && f->x_bits == 16 : 1;    /* x in s8: blocks alone */
     sum_case c;
     int i;
     c.quant = f->number; c.block = block; c.in_blocks = f->only_blocks;
@@ -458,7 +459,7 @@ static void format_with_columns(const moek_format *f, int block)
                 c.zeros = f->zero && (i + c.kind) % 2;
                 sums(&c);
                 c.offset = columns > 32 ? i % 3 * 32 : 0;
-                if (c.k % 32 == 0 && (!f->only_blocks || !format_has_arrays(f))) tiles(&c);
+                if (c.k % 32 == 0 && panels_too) tiles(&c);
             }
 }
 int main(int argc, char **argv)
