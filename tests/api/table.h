@@ -393,6 +393,11 @@ static void test_tuned_choices(void)
     CHECK(p.chosen.gemms == p.chosen.tiles && !p.chosen.choices && !p.note[0], "without a file");
     moek_describe(&p, text, sizeof text);
     CHECK(has_text(text, "choice    built-in rule, bounds measured on other CPUs\n"), "%s", text);
+    c.cpu = MOEK_CPU_PLAIN;
+    p = planned(&c);
+    moek_describe(&p, text, sizeof text);
+    CHECK(has_text(text, "built-in rule, bounds measured on other CPUs\n"), "plain C: %s", text);
+    c.cpu = MOEK_CPU_BEST;
     tuned_start();
     tuned_mine(256, up); tuned_mine(16, "moek_up_of_another_binary"); tuned_mine(1, "not_yet"); tuned_mine(1, up);
     c.tuned = tuned;

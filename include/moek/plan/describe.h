@@ -43,7 +43,7 @@ static void moek_append_bounds_(const moek_plan *plan, moek_text_ *t)
     if (h->computed)
         moek_append_(t, "bounds computed for sm_%d, %d SMs of %d MHz, %d GB/s, %.1f MiB of L2; ./moek tune measures",
                      plan->arch, h->multiprocessors, h->mhz, h->gbs, h->l2_kb / 1024.0);
-    else moek_append_(t, "bounds measured on %s", h->cpu ? "other CPUs" : "H200");
+    else moek_append_(t, "bounds measured on %s", plan->device < 0 ? "other CPUs" : "H200");
 }
 static void moek_describe_choices_(const moek_plan *plan, moek_text_ *t)
 {
