@@ -107,6 +107,7 @@ static void test_choose_pair(void)
         }
         CHECK(moek_choose_format(&c, text, sizeof text) == MOEK_OK && c.quant == want, "%s: %s", f->name, text);
         CHECK(!strncmp(text, moek_quant_name(want), strlen(moek_quant_name(want))), "%s: %s", f->name, text);
+        CHECK(!f->only_blocks || !has_text(text, "widen"), "%s: kernels of s8 widen nothing: %s", f->name, text);
         for (j = 0; j < FORMATS; j++) {                /* each other one is named */
             const moek_format *const g = format_at(j);
             snprintf(other, sizeof other, "; %s %s", g->name, served(g->number) ? "would run" : "does not run");

@@ -59,11 +59,17 @@ static void moek_append_format_(const moek_config *config, const moek_format *be
     const int fragments = config->weight_layout == MOEK_WEIGHTS_TILED && moek_in_fragments_(best);
     char where[24] = "the CPU";
     moek_plan plan;
-    int i, unused, others = 0;
+    int i, unused, others = 0, named = 0;              /* named: taken by name alone */
     if (!moek_arch_is_host_(arch)) snprintf(where, sizeof where, "sm_%d", arch);
-    for (i = 0; i < MOEK_QUANTS_; i++) others += moek_same_weights(moek_quants_[i], best->number);
+    for (i = 0; i < MOEK_QUANTS_; i++) {
+        if (!moek_same_weights(moek_quants_[i], best->number)) continue;
+        if (moek_sums_bytes_(moek_format_of(moek_quants_[i]))) named++;
+        else others++;
+    }
     moek_append_(t, "%s: ", best->name);
-    if (others < 2) moek_append_(t, "no other format has these weights");
+    if (moek_sums_bytes_(best)) moek_append_(t, "x gets 8 bits, as config.quant asks");
+    else if (others < 2 && named) moek_append_(t, "x stays T, as x in s8 is for those who name such a format");
+    else if (others < 2) moek_append_(t, "no other format has these weights");
     else if (expands)
         moek_append_(t, "x gets %d bits, as weights do in runs of many rows (config.expand_weights)", best->x_bits);
     else if (!rank)
