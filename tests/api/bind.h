@@ -53,6 +53,7 @@ static void test_repack(void)
     CHECK(moek_repack_up(&p, memory, memory + 64, 1, 0, (moek_stream)memory) == MOEK_E_ARGUMENT, "a stream on the CPU");
     CHECK(moek_repack_up(&p, NULL, memory, 1, 0, NULL) == MOEK_E_ARGUMENT, "from is NULL");
     CHECK(moek_repack_up(&p, memory, NULL, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is NULL");
+    CHECK(moek_repack_up(&p, memory, memory, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is from");
     CHECK(moek_repack_down(&p, memory, memory + 8, 1, 0, NULL) == MOEK_E_ARGUMENT, "to is not aligned");
     CHECK(moek_repack_down(&p, memory, memory + 64, -1, 0, NULL) == MOEK_E_ARGUMENT, "-1 experts");
     c.weight_layout = MOEK_WEIGHTS_BLOCKS + 1;

@@ -39,7 +39,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
     moek_gemm_args g;
     moek_repack_args a;
     int i;
-    if (!moek_planned_(plan) || experts < 0 || (experts && (!from || !to)) ||
+    if (!moek_planned_(plan) || experts < 0 || (experts && (!from || from == to || !to)) ||
         ((uintptr_t)from | (uintptr_t)to) % 16) return MOEK_E_ARGUMENT;
     f = moek_format_at_(&plan->config, op);
     if (what && !(host ? moek_scales_in_panels_ : moek_scales_tiled_)(f, plan->config.block))
