@@ -133,8 +133,8 @@ static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
     int i;
     if (c->weight_layout && at[own] != c->weight_layout && f->only_blocks)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d, and %s comes in blocks of GGUF files alone, "
-                   "which have no such order: leave it 0, or MOEK_WEIGHTS_BLOCKS (%d)", c->weight_layout, f->name,
-                   MOEK_WEIGHTS_BLOCKS);
+                   "which are read in place where x is not T: leave it 0, or MOEK_WEIGHTS_BLOCKS (%d)",
+                   c->weight_layout, f->name, MOEK_WEIGHTS_BLOCKS);
     if (c->weight_layout && at[own] != c->weight_layout)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_BLOCKS, and GGUF files have no blocks "
                    "of %s (moek_format.file_type): leave it 0", f->name);
