@@ -12,13 +12,13 @@
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -34,13 +34,13 @@ MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -56,13 +56,13 @@ MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -78,13 +78,13 @@ MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -100,13 +100,13 @@ MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -122,13 +122,13 @@ MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -144,13 +144,13 @@ MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -166,13 +166,13 @@ MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -188,13 +188,13 @@ MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -210,13 +210,13 @@ MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -232,13 +232,13 @@ MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -254,13 +254,13 @@ MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -276,13 +276,13 @@ MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -298,13 +298,13 @@ MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -320,13 +320,13 @@ MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -342,13 +342,13 @@ MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -364,13 +364,13 @@ MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -386,13 +386,13 @@ MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -408,13 +408,13 @@ MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -430,13 +430,13 @@ MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -452,13 +452,13 @@ MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -474,13 +474,13 @@ MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -496,13 +496,13 @@ MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -518,13 +518,13 @@ MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -540,13 +540,13 @@ MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -562,13 +562,13 @@ MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -584,13 +584,13 @@ MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -606,13 +606,13 @@ MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -628,13 +628,13 @@ MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -650,13 +650,13 @@ MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -672,13 +672,13 @@ MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -694,13 +694,13 @@ MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -716,13 +716,13 @@ MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -738,13 +738,13 @@ MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -760,13 +760,13 @@ MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -782,13 +782,13 @@ MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -804,13 +804,13 @@ MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -826,13 +826,13 @@ MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -848,13 +848,13 @@ MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -870,13 +870,13 @@ MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -892,13 +892,13 @@ MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -914,13 +914,13 @@ MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -936,13 +936,13 @@ MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -958,13 +958,13 @@ MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -980,13 +980,13 @@ MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1002,13 +1002,13 @@ MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1024,13 +1024,13 @@ MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }

@@ -11,13 +11,13 @@
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m8n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -33,13 +33,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m8n256s4w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -55,25 +55,25 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -91,25 +91,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m8n256s3w8(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -127,25 +127,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m8n256s4w8(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -163,25 +163,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m8n256s4w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -199,13 +199,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m8n256s4w8(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m16n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -221,13 +221,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m16n256s3w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m16n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -243,25 +243,25 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m16n256s3w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -279,25 +279,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m16n256s3w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -315,25 +315,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m16n256s3w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -351,25 +351,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m16n256s3w8(const void *args, m
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -387,13 +387,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m16n256s3w8(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m32n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -409,13 +409,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m32n256s3w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -431,25 +431,25 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -467,25 +467,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m32n256s6w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -503,25 +503,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m32n256s3w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -539,25 +539,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m32n256s3w8(const void *args, m
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -575,13 +575,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m32n256s3w8(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -597,13 +597,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -619,25 +619,25 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -655,25 +655,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m64n256s5w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -691,25 +691,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m64n256s5w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -727,25 +727,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m64n256s5w8(const void *args, m
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -763,13 +763,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m64n256s5w8(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m96n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -785,13 +785,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m96n256s4w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m96n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -807,25 +807,25 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m96n256s4w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -843,25 +843,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m96n256s4w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -879,25 +879,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m96n256s4w8(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -915,25 +915,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m96n256s4w8(const void *args, m
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -951,13 +951,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m96n256s4w8(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m128n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -973,13 +973,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m128n256s3w8(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m128n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -995,25 +995,25 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m128n256s3w8(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -1031,25 +1031,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m128n256s3w8(const void *args, m
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -1067,25 +1067,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m128n256s3w8(const void *args, m
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -1103,25 +1103,25 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m128n256s3w8(const void *args, 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }

@@ -11,13 +11,13 @@
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -33,13 +33,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -55,13 +55,13 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m8n64s3w4(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m32n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m32n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m32n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m32n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -77,13 +77,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m32n128s3w4(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m32n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m32n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m32n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m32n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -99,13 +99,13 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m32n128s3w4(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_down_mxfp4_a16_h0_on_sm80_m64n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m64n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m64n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_down_mxfp4_a16_h0_on_sm80_m64n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_mxfp4_a16_h0_on_sm80_m64n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -121,13 +121,13 @@ MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm80_m64n128s2w4(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_down_nvfp4_a16_h0_on_sm80_m64n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m64n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m64n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_down_nvfp4_a16_h0_on_sm80_m64n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a16_h0_on_sm80_m64n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -143,13 +143,13 @@ MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm80_m64n128s2w4(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m8n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -165,13 +165,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m8n64s3w4(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m8n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -187,13 +187,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m8n64s3w4(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m8n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -209,13 +209,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m8n64s3w4(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -231,13 +231,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m8n64s3w4(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m32n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m32n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m32n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m32n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -253,13 +253,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m32n128s3w4(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m32n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m32n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m32n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m32n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -275,13 +275,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m32n128s3w4(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m32n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m32n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m32n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m32n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -297,13 +297,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m32n128s3w4(const void *args, m
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m32n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m32n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m32n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m32n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -319,13 +319,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m32n128s3w4(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_down_int4_a16_h0_b32_on_sm80_m64n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m64n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m64n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_down_int4_a16_h0_b32_on_sm80_m64n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b32_on_sm80_m64n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -341,13 +341,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm80_m64n128s2w4(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_down_int4_a16_h0_b64_on_sm80_m64n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m64n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m64n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_down_int4_a16_h0_b64_on_sm80_m64n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b64_on_sm80_m64n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -363,13 +363,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm80_m64n128s2w4(const void *args, mo
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_down_int4_a16_h0_b128_on_sm80_m64n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m64n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m64n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_down_int4_a16_h0_b128_on_sm80_m64n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b128_on_sm80_m64n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -385,13 +385,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm80_m64n128s2w4(const void *args, m
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_down_int4_a16_h0_b0_on_sm80_m64n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m64n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m64n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_down_int4_a16_h0_b0_on_sm80_m64n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a16_h0_b0_on_sm80_m64n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 2, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -407,13 +407,13 @@ MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm80_m64n128s2w4(const void *args, moe
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_down_fp8t_a16_h0_on_sm80_m8n64s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_down_fp8t_a16_h0_on_sm80_m8n64s2w4_bf16_(const moek_gemm_args args)
+moek_down_fp8t_a16_h0_on_sm80_m8n64s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_down_fp8t_a16_h0_on_sm80_m8n64s2w4_fp16_(const moek_gemm_args args)
+moek_down_fp8t_a16_h0_on_sm80_m8n64s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -429,13 +429,13 @@ MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm80_m8n64s2w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_down_fp8c_a16_h0_on_sm80_m8n64s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_down_fp8c_a16_h0_on_sm80_m8n64s2w4_bf16_(const moek_gemm_args args)
+moek_down_fp8c_a16_h0_on_sm80_m8n64s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_down_fp8c_a16_h0_on_sm80_m8n64s2w4_fp16_(const moek_gemm_args args)
+moek_down_fp8c_a16_h0_on_sm80_m8n64s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -451,13 +451,13 @@ MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm80_m8n64s2w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_down_int8_a16_h0_on_sm80_m8n64s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_int8_a16_>::BLOCKS)
-moek_down_int8_a16_h0_on_sm80_m8n64s2w4_bf16_(const moek_gemm_args args)
+moek_down_int8_a16_h0_on_sm80_m8n64s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_int8_a16_>::BLOCKS)
-moek_down_int8_a16_h0_on_sm80_m8n64s2w4_fp16_(const moek_gemm_args args)
+moek_down_int8_a16_h0_on_sm80_m8n64s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -473,13 +473,13 @@ MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm80_m8n64s2w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_down_fp8t_a16_h0_on_sm80_m32n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_down_fp8t_a16_h0_on_sm80_m32n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_fp8t_a16_h0_on_sm80_m32n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_down_fp8t_a16_h0_on_sm80_m32n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_fp8t_a16_h0_on_sm80_m32n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -495,13 +495,13 @@ MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm80_m32n128s2w4(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_down_fp8c_a16_h0_on_sm80_m32n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_down_fp8c_a16_h0_on_sm80_m32n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_fp8c_a16_h0_on_sm80_m32n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_down_fp8c_a16_h0_on_sm80_m32n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_fp8c_a16_h0_on_sm80_m32n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -517,13 +517,13 @@ MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm80_m32n128s2w4(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_down_int8_a16_h0_on_sm80_m32n128s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_int8_a16_>::BLOCKS)
-moek_down_int8_a16_h0_on_sm80_m32n128s2w4_bf16_(const moek_gemm_args args)
+moek_down_int8_a16_h0_on_sm80_m32n128s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_int8_a16_>::BLOCKS)
-moek_down_int8_a16_h0_on_sm80_m32n128s2w4_fp16_(const moek_gemm_args args)
+moek_down_int8_a16_h0_on_sm80_m32n128s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 2, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -539,13 +539,13 @@ MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm80_m32n128s2w4(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_down_fp8t_a16_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_down_fp8t_a16_h0_on_sm80_m64n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_fp8t_a16_h0_on_sm80_m64n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_down_fp8t_a16_h0_on_sm80_m64n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_fp8t_a16_h0_on_sm80_m64n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -561,13 +561,13 @@ MOEK_LAUNCHER moek_down_fp8t_a16_h0_on_sm80_m64n128s3w4(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_down_fp8c_a16_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_down_fp8c_a16_h0_on_sm80_m64n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_fp8c_a16_h0_on_sm80_m64n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_down_fp8c_a16_h0_on_sm80_m64n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_fp8c_a16_h0_on_sm80_m64n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -583,13 +583,13 @@ MOEK_LAUNCHER moek_down_fp8c_a16_h0_on_sm80_m64n128s3w4(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_down_int8_a16_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_down_int8_a16_h0_on_sm80_m64n128s3w4_bf16_(const moek_gemm_args args)
+moek_down_int8_a16_h0_on_sm80_m64n128s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_down_int8_a16_h0_on_sm80_m64n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_int8_a16_h0_on_sm80_m64n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -605,13 +605,13 @@ MOEK_LAUNCHER moek_down_int8_a16_h0_on_sm80_m64n128s3w4(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_down_fp8b128_a16_h0_on_sm80_m8n64s2w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_down_fp8b128_a16_h0_on_sm80_m8n64s2w4_bf16_(const moek_gemm_args args)
+moek_down_fp8b128_a16_h0_on_sm80_m8n64s2w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8b128_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_down_fp8b128_a16_h0_on_sm80_m8n64s2w4_fp16_(const moek_gemm_args args)
+moek_down_fp8b128_a16_h0_on_sm80_m8n64s2w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 2, 0, moek_format_fp8b128_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -627,13 +627,13 @@ MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm80_m8n64s2w4(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_fp8b128_a16_>::run(&args, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_fp8b128_a16_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -649,7 +649,7 @@ MOEK_LAUNCHER moek_down_fp8b128_a16_h0_on_sm80_m32n64s3w4(const void *args, moek
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 80, moek_down_mxfp4_a8_h0_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_mxfp4_a8_>::BLOCKS)
-moek_down_mxfp4_a8_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_mxfp4_a8_h0_on_sm80_m8n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_mxfp4_a8_>::run(&args, MOEK_DTYPE_BF16);
 }
@@ -664,7 +664,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 80, moek_down_nvfp4_a8_h0_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a8_>::BLOCKS)
-moek_down_nvfp4_a8_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a8_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a8_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -679,7 +679,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 80, moek_down_int4_a8_h0_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a8_>::BLOCKS)
-moek_down_int4_a8_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a8_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a8_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -694,7 +694,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm80_m8n64s3w4(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 80, moek_down_mxfp4_a8_h0_on_sm80_m32n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_mxfp4_a8_>::BLOCKS)
-moek_down_mxfp4_a8_h0_on_sm80_m32n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_mxfp4_a8_h0_on_sm80_m32n64s3w4_bf16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_mxfp4_a8_>::run(&args, MOEK_DTYPE_BF16);
 }
@@ -709,7 +709,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm80_m32n64s3w4(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 80, moek_down_nvfp4_a8_h0_on_sm80_m32n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_nvfp4_a8_>::BLOCKS)
-moek_down_nvfp4_a8_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a8_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_nvfp4_a8_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -724,7 +724,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm80_m32n64s3w4(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 80, moek_down_int4_a8_h0_on_sm80_m32n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_int4_a8_>::BLOCKS)
-moek_down_int4_a8_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a8_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_int4_a8_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -739,7 +739,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm80_m32n64s3w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 80, moek_down_nvfp4_a4_h0_on_sm80_m8n64s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a4_>::BLOCKS)
-moek_down_nvfp4_a4_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a4_h0_on_sm80_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a4_>::run(&args, MOEK_DTYPE_FP16);
 }
@@ -754,7 +754,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a4_h0_on_sm80_m8n64s3w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 80, moek_down_nvfp4_a4_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_nvfp4_a4_>::BLOCKS)
-moek_down_nvfp4_a4_h0_on_sm80_m32n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a4_h0_on_sm80_m32n128s3w4_fp16_(const moek_gemm_ args)
 {
     moek_mixed_<MOEK_OP_DOWN, 32, 128, 3, 0, moek_format_nvfp4_a4_>::run(&args, MOEK_DTYPE_FP16);
 }

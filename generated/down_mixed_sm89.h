@@ -12,7 +12,7 @@
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_mxfp4_a8_, 1>::BLOCKS)
-moek_down_mxfp4_a8_h0_on_sm89_m8n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_mxfp4_a8_h0_on_sm89_m8n64s3w4_bf16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_mxfp4_a8_, 1>::run(&args, MOEK_DTYPE_BF16);
@@ -30,7 +30,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm89_m8n64s3w4(const void *args, moek_str
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_down_nvfp4_a8_h0_on_sm89_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a8_h0_on_sm89_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
@@ -48,7 +48,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm89_m8n64s3w4(const void *args, moek_str
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a8_, 1>::BLOCKS)
-moek_down_int4_a8_h0_on_sm89_m8n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a8_h0_on_sm89_m8n64s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_DOWN, 8, 64, 3, 0, moek_format_int4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
@@ -66,7 +66,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm89_m8n64s3w4(const void *args, moek_stre
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_mxfp4_a8_, 1>::BLOCKS)
-moek_down_mxfp4_a8_h0_on_sm89_m32n64s3w4_bf16_(const moek_gemm_args args)
+moek_down_mxfp4_a8_h0_on_sm89_m32n64s3w4_bf16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_mxfp4_a8_, 1>::run(&args, MOEK_DTYPE_BF16);
@@ -84,7 +84,7 @@ MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm89_m32n64s3w4(const void *args, moek_st
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_down_nvfp4_a8_h0_on_sm89_m32n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a8_h0_on_sm89_m32n64s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
@@ -102,7 +102,7 @@ MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm89_m32n64s3w4(const void *args, moek_st
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_int4_a8_, 1>::BLOCKS)
-moek_down_int4_a8_h0_on_sm89_m32n64s3w4_fp16_(const moek_gemm_args args)
+moek_down_int4_a8_h0_on_sm89_m32n64s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_DOWN, 32, 64, 3, 0, moek_format_int4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
@@ -120,7 +120,7 @@ MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm89_m32n64s3w4(const void *args, moek_str
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_down_nvfp4_a8_h0_on_sm89_m64n128s3w4_fp16_(const moek_gemm_args args)
+moek_down_nvfp4_a8_h0_on_sm89_m64n128s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_DOWN, 64, 128, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);

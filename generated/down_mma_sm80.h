@@ -11,7 +11,7 @@
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 80, moek_down_bf16_h0_on_sm80_m16n64s5w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_bf16_>::BLOCKS)
-moek_down_bf16_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_args args)
+moek_down_bf16_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_bf16_>::run(&args);
 }
@@ -25,7 +25,7 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m16n64s5w4(const void *args, moek_stream
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 80, moek_down_fp16_h0_on_sm80_m16n64s5w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_fp16_>::BLOCKS)
-moek_down_fp16_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_args args)
+moek_down_fp16_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_fp16_>::run(&args);
 }
@@ -39,7 +39,7 @@ MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m16n64s5w4(const void *args, moek_stream
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_down_fp8t_h0_on_sm80_m16n64s5w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_fp8t_>::BLOCKS)
-moek_down_fp8t_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_args args)
+moek_down_fp8t_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_fp8t_>::run(&args);
 }
@@ -53,7 +53,7 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m16n64s5w4(const void *args, moek_stream
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 80, moek_down_fp8c_h0_on_sm80_m16n64s5w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_fp8c_>::BLOCKS)
-moek_down_fp8c_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_args args)
+moek_down_fp8c_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_fp8c_>::run(&args);
 }
@@ -67,7 +67,7 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m16n64s5w4(const void *args, moek_stream
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 80, moek_down_fp8b128_h0_on_sm80_m16n64s5w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_fp8b128_>::BLOCKS)
-moek_down_fp8b128_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_args args)
+moek_down_fp8b128_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_fp8b128_>::run(&args);
 }
@@ -81,7 +81,7 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m16n64s5w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 80, moek_down_mxfp8_h0_on_sm80_m16n64s5w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_mxfp8_>::BLOCKS)
-moek_down_mxfp8_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_args args)
+moek_down_mxfp8_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_mxfp8_>::run(&args);
 }
@@ -95,7 +95,7 @@ MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm80_m16n64s5w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 80, moek_down_int8_a8_h0_on_sm80_m16n64s5w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_int8_a8_>::BLOCKS)
-moek_down_int8_a8_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_args args)
+moek_down_int8_a8_h0_on_sm80_m16n64s5w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 16, 64, 5, 4, 0, moek_format_int8_a8_>::run(&args);
 }
@@ -109,7 +109,7 @@ MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m16n64s5w4(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 80, moek_down_bf16_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_bf16_>::BLOCKS)
-moek_down_bf16_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_args args)
+moek_down_bf16_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_bf16_>::run(&args);
 }
@@ -123,7 +123,7 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m32n128s3w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 80, moek_down_bf16_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_bf16_>::BLOCKS)
-moek_down_bf16_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_args args)
+moek_down_bf16_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_bf16_>::run(&args);
 }
@@ -137,7 +137,7 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m64n128s3w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 80, moek_down_fp16_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_fp16_>::BLOCKS)
-moek_down_fp16_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp16_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_fp16_>::run(&args);
 }
@@ -151,7 +151,7 @@ MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m32n128s3w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 80, moek_down_fp16_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_fp16_>::BLOCKS)
-moek_down_fp16_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp16_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_fp16_>::run(&args);
 }
@@ -165,7 +165,7 @@ MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m64n128s3w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_down_fp8t_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_fp8t_>::BLOCKS)
-moek_down_fp8t_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp8t_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_fp8t_>::run(&args);
 }
@@ -179,7 +179,7 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m32n128s3w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_down_fp8t_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_fp8t_>::BLOCKS)
-moek_down_fp8t_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp8t_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_fp8t_>::run(&args);
 }
@@ -193,7 +193,7 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m64n128s3w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 80, moek_down_fp8c_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_fp8c_>::BLOCKS)
-moek_down_fp8c_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp8c_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_fp8c_>::run(&args);
 }
@@ -207,7 +207,7 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m32n128s3w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 80, moek_down_fp8c_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_fp8c_>::BLOCKS)
-moek_down_fp8c_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp8c_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_fp8c_>::run(&args);
 }
@@ -221,7 +221,7 @@ MOEK_LAUNCHER moek_down_fp8c_h0_on_sm80_m64n128s3w4(const void *args, moek_strea
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 80, moek_down_fp8b128_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_fp8b128_>::BLOCKS)
-moek_down_fp8b128_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp8b128_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_fp8b128_>::run(&args);
 }
@@ -235,7 +235,7 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m32n128s3w4(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 80, moek_down_fp8b128_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_fp8b128_>::BLOCKS)
-moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp8b128_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_fp8b128_>::run(&args);
 }
@@ -249,7 +249,7 @@ MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm80_m64n128s3w4(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 80, moek_down_int8_a8_h0_on_sm80_m32n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_int8_a8_>::BLOCKS)
-moek_down_int8_a8_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_args args)
+moek_down_int8_a8_h0_on_sm80_m32n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 4, 0, moek_format_int8_a8_>::run(&args);
 }
@@ -263,7 +263,7 @@ MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m32n128s3w4(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 80, moek_down_int8_a8_h0_on_sm80_m64n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_int8_a8_>::BLOCKS)
-moek_down_int8_a8_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_args args)
+moek_down_int8_a8_h0_on_sm80_m64n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 4, 0, moek_format_int8_a8_>::run(&args);
 }
@@ -277,7 +277,7 @@ MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm80_m64n128s3w4(const void *args, moek_st
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 80, moek_down_mxfp8_h0_on_sm80_m32n128s3w8)
 static __global__ void
 __launch_bounds__(256, moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 8, 0, moek_format_mxfp8_>::BLOCKS)
-moek_down_mxfp8_h0_on_sm80_m32n128s3w8_k_(const moek_gemm_args args)
+moek_down_mxfp8_h0_on_sm80_m32n128s3w8_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 32, 128, 3, 8, 0, moek_format_mxfp8_>::run(&args);
 }
@@ -291,7 +291,7 @@ MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm80_m32n128s3w8(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 80, moek_down_mxfp8_h0_on_sm80_m64n128s3w8)
 static __global__ void
 __launch_bounds__(256, moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 8, 0, moek_format_mxfp8_>::BLOCKS)
-moek_down_mxfp8_h0_on_sm80_m64n128s3w8_k_(const moek_gemm_args args)
+moek_down_mxfp8_h0_on_sm80_m64n128s3w8_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 64, 128, 3, 8, 0, moek_format_mxfp8_>::run(&args);
 }
@@ -305,7 +305,7 @@ MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm80_m64n128s3w8(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_down_fp8t_h0_on_sm80_m128n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp8t_>::BLOCKS)
-moek_down_fp8t_h0_on_sm80_m128n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp8t_h0_on_sm80_m128n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp8t_>::run(&args);
 }
@@ -319,7 +319,7 @@ MOEK_LAUNCHER moek_down_fp8t_h0_on_sm80_m128n128s3w4(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 80, moek_down_fp8c_h0_on_sm80_m128n128s3w4)
 static __global__ void
 __launch_bounds__(128, moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp8c_>::BLOCKS)
-moek_down_fp8c_h0_on_sm80_m128n128s3w4_k_(const moek_gemm_args args)
+moek_down_fp8c_h0_on_sm80_m128n128s3w4_k_(const moek_gemm_ args)
 {
     moek_mma_gemm_<MOEK_OP_DOWN, 128, 128, 3, 4, 0, moek_format_fp8c_>::run(&args);
 }

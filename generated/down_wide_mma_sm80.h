@@ -11,7 +11,7 @@
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 80, moek_down_bf16_h0_on_sm80_m128n256s4w8)
 static __global__ void
 __launch_bounds__(256, 1)
-moek_down_bf16_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_args args)
+moek_down_bf16_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, 0, moek_format_bf16_>::run(&args);
 }
@@ -26,7 +26,7 @@ MOEK_LAUNCHER moek_down_bf16_h0_on_sm80_m128n256s4w8(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 80, moek_down_fp16_h0_on_sm80_m128n256s4w8)
 static __global__ void
 __launch_bounds__(256, 1)
-moek_down_fp16_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_args args)
+moek_down_fp16_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, 0, moek_format_fp16_>::run(&args);
 }
@@ -41,13 +41,13 @@ MOEK_LAUNCHER moek_down_fp16_h0_on_sm80_m128n256s4w8(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 80, moek_down_int8_a8_h0_on_sm80_m128n256s4w8)
 static __global__ void
 __launch_bounds__(256, 1)
-moek_down_int8_a8_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_args args)
+moek_down_int8_a8_h0_on_sm80_m128n256s4w8_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, 0, moek_format_int8_a8_>::run(&args);
 }
 static __global__ void
 __launch_bounds__(256, 1)
-moek_down_int8_a8_h0_on_sm80_m128n256s4w8_exact_(const __grid_constant__ moek_gemm_args args)
+moek_down_int8_a8_h0_on_sm80_m128n256s4w8_exact_(const __grid_constant__ moek_gemm_ args)
 {
     moek_wide_mma_<MOEK_OP_DOWN, 128, 256, 4, 8, 0, 1, moek_format_int8_a8_>::run(&args);
 }

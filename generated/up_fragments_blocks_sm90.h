@@ -10,12 +10,12 @@
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_up_q8_0_a16_h0_on_sm90_m8n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q8_0_a16_h0_on_sm90_m8n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m8n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q8_0_a16_h0_on_sm90_m8n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m8n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -30,12 +30,12 @@ MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm90_m8n256s5w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_up_q5_1_a16_h0_on_sm90_m8n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_1_a16_h0_on_sm90_m8n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m8n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 7, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_1_a16_h0_on_sm90_m8n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m8n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 7, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -50,12 +50,12 @@ MOEK_LAUNCHER moek_up_q5_1_a16_h0_on_sm90_m8n256s7w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_up_q6_k_a16_h0_on_sm90_m8n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q6_k_a16_h0_on_sm90_m8n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m8n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 7, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q6_k_a16_h0_on_sm90_m8n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m8n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 7, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -70,12 +70,12 @@ MOEK_LAUNCHER moek_up_q6_k_a16_h0_on_sm90_m8n256s7w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_up_q5_0_a16_h0_on_sm90_m8n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_0_a16_h0_on_sm90_m8n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m8n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 8, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_0_a16_h0_on_sm90_m8n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m8n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 8, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -90,12 +90,12 @@ MOEK_LAUNCHER moek_up_q5_0_a16_h0_on_sm90_m8n256s8w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_up_q5_k_a16_h0_on_sm90_m8n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_k_a16_h0_on_sm90_m8n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m8n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 8, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_k_a16_h0_on_sm90_m8n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m8n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 8, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -110,12 +110,12 @@ MOEK_LAUNCHER moek_up_q5_k_a16_h0_on_sm90_m8n256s8w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_up_q4_0_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_0_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_0_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -130,12 +130,12 @@ MOEK_LAUNCHER moek_up_q4_0_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_up_q4_1_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_1_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_1_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -150,12 +150,12 @@ MOEK_LAUNCHER moek_up_q4_1_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_up_q2_k_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q2_k_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q2_k_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -170,12 +170,12 @@ MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_up_q3_k_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q3_k_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q3_k_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -190,12 +190,12 @@ MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_up_iq4_nl_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_nl_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_nl_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -210,12 +210,12 @@ MOEK_LAUNCHER moek_up_iq4_nl_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_up_iq4_xs_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_xs_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_xs_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -230,12 +230,12 @@ MOEK_LAUNCHER moek_up_iq4_xs_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_up_q8_0_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q8_0_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q8_0_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -250,12 +250,12 @@ MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_up_q6_k_a16_h0_on_sm90_m16n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q6_k_a16_h0_on_sm90_m16n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m16n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 6, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q6_k_a16_h0_on_sm90_m16n256s6w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m16n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 6, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -270,12 +270,12 @@ MOEK_LAUNCHER moek_up_q6_k_a16_h0_on_sm90_m16n256s6w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_up_q5_0_a16_h0_on_sm90_m16n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_0_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 7, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_0_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 7, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -290,12 +290,12 @@ MOEK_LAUNCHER moek_up_q5_0_a16_h0_on_sm90_m16n256s7w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_up_q5_1_a16_h0_on_sm90_m16n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_1_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 7, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_1_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 7, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -310,12 +310,12 @@ MOEK_LAUNCHER moek_up_q5_1_a16_h0_on_sm90_m16n256s7w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_up_q5_k_a16_h0_on_sm90_m16n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_k_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 7, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_k_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 7, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -330,12 +330,12 @@ MOEK_LAUNCHER moek_up_q5_k_a16_h0_on_sm90_m16n256s7w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_up_q4_1_a16_h0_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_1_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_1_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -350,12 +350,12 @@ MOEK_LAUNCHER moek_up_q4_1_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_up_q4_k_a16_h0_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_k_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_k_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -370,12 +370,12 @@ MOEK_LAUNCHER moek_up_q4_k_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_up_q4_0_a16_h0_on_sm90_m16n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_0_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_0_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -390,12 +390,12 @@ MOEK_LAUNCHER moek_up_q4_0_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_up_q2_k_a16_h0_on_sm90_m16n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q2_k_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q2_k_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -410,12 +410,12 @@ MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_up_q3_k_a16_h0_on_sm90_m16n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q3_k_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q3_k_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -430,12 +430,12 @@ MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_up_iq4_nl_a16_h0_on_sm90_m16n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_nl_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_nl_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -450,12 +450,12 @@ MOEK_LAUNCHER moek_up_iq4_nl_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_up_iq4_xs_a16_h0_on_sm90_m16n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_xs_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_xs_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 9, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -470,12 +470,12 @@ MOEK_LAUNCHER moek_up_iq4_xs_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_up_q8_0_a16_h0_on_sm90_m32n256s4w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q8_0_a16_h0_on_sm90_m32n256s4w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m32n256s4w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q8_0_a16_h0_on_sm90_m32n256s4w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m32n256s4w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -490,12 +490,12 @@ MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm90_m32n256s4w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_up_q6_k_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q6_k_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q6_k_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -510,12 +510,12 @@ MOEK_LAUNCHER moek_up_q6_k_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_up_q5_0_a16_h0_on_sm90_m32n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_0_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_0_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -530,12 +530,12 @@ MOEK_LAUNCHER moek_up_q5_0_a16_h0_on_sm90_m32n256s6w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_up_q5_1_a16_h0_on_sm90_m32n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_1_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_1_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -550,12 +550,12 @@ MOEK_LAUNCHER moek_up_q5_1_a16_h0_on_sm90_m32n256s6w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_up_q5_k_a16_h0_on_sm90_m32n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_k_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q5_k_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -570,12 +570,12 @@ MOEK_LAUNCHER moek_up_q5_k_a16_h0_on_sm90_m32n256s6w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_up_q4_0_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_0_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_0_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -590,12 +590,12 @@ MOEK_LAUNCHER moek_up_q4_0_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_up_q4_1_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_1_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_1_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -610,12 +610,12 @@ MOEK_LAUNCHER moek_up_q4_1_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_up_q4_k_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_k_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q4_k_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -630,12 +630,12 @@ MOEK_LAUNCHER moek_up_q4_k_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_up_iq4_nl_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_nl_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_nl_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -650,12 +650,12 @@ MOEK_LAUNCHER moek_up_iq4_nl_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_up_iq4_xs_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_xs_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_iq4_xs_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -670,12 +670,12 @@ MOEK_LAUNCHER moek_up_iq4_xs_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_up_q2_k_a16_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q2_k_a16_h0_on_sm90_m32n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m32n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q2_k_a16_h0_on_sm90_m32n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m32n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -690,12 +690,12 @@ MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm90_m32n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_up_q3_k_a16_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q3_k_a16_h0_on_sm90_m32n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m32n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_q3_k_a16_h0_on_sm90_m32n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m32n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -710,12 +710,12 @@ MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm90_m32n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_up_q8_0_a16_h0_on_sm90_m64n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q8_0_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q8_0_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -730,12 +730,12 @@ MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm90_m64n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_up_q6_k_a16_h0_on_sm90_m64n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q6_k_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q6_k_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -750,12 +750,12 @@ MOEK_LAUNCHER moek_up_q6_k_a16_h0_on_sm90_m64n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_up_q4_1_a16_h0_on_sm90_m64n256s5w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_1_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_1_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -770,12 +770,12 @@ MOEK_LAUNCHER moek_up_q4_1_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_up_q5_0_a16_h0_on_sm90_m64n256s5w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_0_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_0_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -790,12 +790,12 @@ MOEK_LAUNCHER moek_up_q5_0_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_up_q5_1_a16_h0_on_sm90_m64n256s5w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_1_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_1_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -810,12 +810,12 @@ MOEK_LAUNCHER moek_up_q5_1_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_up_q4_k_a16_h0_on_sm90_m64n256s5w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_k_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_k_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -830,12 +830,12 @@ MOEK_LAUNCHER moek_up_q4_k_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_up_q5_k_a16_h0_on_sm90_m64n256s5w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_k_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_k_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -850,12 +850,12 @@ MOEK_LAUNCHER moek_up_q5_k_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_up_q4_0_a16_h0_on_sm90_m64n256s6w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_0_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 6, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_0_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 6, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -870,12 +870,12 @@ MOEK_LAUNCHER moek_up_q4_0_a16_h0_on_sm90_m64n256s6w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_up_q3_k_a16_h0_on_sm90_m64n256s6w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q3_k_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q3_k_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -890,12 +890,12 @@ MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm90_m64n256s6w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_up_iq4_nl_a16_h0_on_sm90_m64n256s6w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_nl_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 6, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_nl_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 6, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -910,12 +910,12 @@ MOEK_LAUNCHER moek_up_iq4_nl_a16_h0_on_sm90_m64n256s6w12(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_up_iq4_xs_a16_h0_on_sm90_m64n256s6w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_xs_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 6, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_xs_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 6, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -930,12 +930,12 @@ MOEK_LAUNCHER moek_up_iq4_xs_a16_h0_on_sm90_m64n256s6w12(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_up_q2_k_a16_h0_on_sm90_m64n256s7w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q2_k_a16_h0_on_sm90_m64n256s7w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m64n256s7w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 7, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q2_k_a16_h0_on_sm90_m64n256s7w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m64n256s7w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 7, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -950,12 +950,12 @@ MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm90_m64n256s7w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_up_q8_0_a16_h0_on_sm90_m96n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q8_0_a16_h0_on_sm90_m96n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m96n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q8_0_a16_h0_on_sm90_m96n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m96n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -970,12 +970,12 @@ MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm90_m96n256s3w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_up_q4_0_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_0_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_0_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -990,12 +990,12 @@ MOEK_LAUNCHER moek_up_q4_0_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_up_q4_1_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_1_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_1_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1010,12 +1010,12 @@ MOEK_LAUNCHER moek_up_q4_1_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_up_q5_0_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_0_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_0_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1030,12 +1030,12 @@ MOEK_LAUNCHER moek_up_q5_0_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_up_q5_1_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_1_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_1_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1050,12 +1050,12 @@ MOEK_LAUNCHER moek_up_q5_1_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_up_q4_k_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1070,12 +1070,12 @@ MOEK_LAUNCHER moek_up_q4_k_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_up_q5_k_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1090,12 +1090,12 @@ MOEK_LAUNCHER moek_up_q5_k_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_up_q6_k_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q6_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q6_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1110,12 +1110,12 @@ MOEK_LAUNCHER moek_up_q6_k_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_up_iq4_nl_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_nl_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_nl_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1130,12 +1130,12 @@ MOEK_LAUNCHER moek_up_iq4_nl_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_up_iq4_xs_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_xs_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_xs_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1150,12 +1150,12 @@ MOEK_LAUNCHER moek_up_iq4_xs_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_up_q2_k_a16_h0_on_sm90_m96n256s5w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q2_k_a16_h0_on_sm90_m96n256s5w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m96n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 5, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q2_k_a16_h0_on_sm90_m96n256s5w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m96n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 5, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1170,12 +1170,12 @@ MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm90_m96n256s5w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_up_q3_k_a16_h0_on_sm90_m96n256s5w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q3_k_a16_h0_on_sm90_m96n256s5w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m96n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 5, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q3_k_a16_h0_on_sm90_m96n256s5w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m96n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 5, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1190,12 +1190,12 @@ MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm90_m96n256s5w12(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_up_q8_0_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q8_0_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q8_0_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q8_0_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1210,12 +1210,12 @@ MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_up_q4_1_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_1_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_1_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_1_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1230,12 +1230,12 @@ MOEK_LAUNCHER moek_up_q4_1_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_up_q5_0_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_0_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_0_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_0_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1250,12 +1250,12 @@ MOEK_LAUNCHER moek_up_q5_0_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_up_q5_1_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_1_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_1_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_1_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1270,12 +1270,12 @@ MOEK_LAUNCHER moek_up_q5_1_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_up_q5_k_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_k_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q5_k_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q5_k_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1290,12 +1290,12 @@ MOEK_LAUNCHER moek_up_q5_k_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_up_q6_k_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q6_k_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q6_k_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q6_k_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1310,12 +1310,12 @@ MOEK_LAUNCHER moek_up_q6_k_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_up_q4_0_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_0_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_0_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_0_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1330,12 +1330,12 @@ MOEK_LAUNCHER moek_up_q4_0_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_up_q2_k_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q2_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q2_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q2_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1350,12 +1350,12 @@ MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_up_q3_k_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q3_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q3_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q3_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1370,12 +1370,12 @@ MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_up_q4_k_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_q4_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1390,12 +1390,12 @@ MOEK_LAUNCHER moek_up_q4_k_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_up_iq4_nl_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_nl_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_nl_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_nl_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -1410,12 +1410,12 @@ MOEK_LAUNCHER moek_up_iq4_nl_a16_h0_on_sm90_m128n256s4w12(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_up_iq4_xs_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_xs_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_iq4_xs_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_iq4_xs_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }

@@ -10,12 +10,12 @@
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -30,12 +30,12 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -50,12 +50,12 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m8n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -70,12 +70,12 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -90,12 +90,12 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -110,12 +110,12 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -130,12 +130,12 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -150,12 +150,12 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -170,12 +170,12 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -190,12 +190,12 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -210,12 +210,12 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -230,12 +230,12 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m64n256s4w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -250,12 +250,12 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -270,12 +270,12 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -290,12 +290,12 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m128n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int8_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int8_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -310,12 +310,12 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -330,12 +330,12 @@ MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -350,12 +350,12 @@ MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -370,12 +370,12 @@ MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -390,12 +390,12 @@ MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }

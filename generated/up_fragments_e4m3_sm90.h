@@ -10,7 +10,7 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 11, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -24,7 +24,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 11, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -38,7 +38,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_up_int4_a8_h0_on_sm90_m8n256s11w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 11, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
 }
@@ -52,7 +52,7 @@ MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 10, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -66,7 +66,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 10, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -80,7 +80,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_up_int4_a8_h0_on_sm90_m16n256s10w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 10, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
 }
@@ -94,7 +94,7 @@ MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 9, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -108,7 +108,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 9, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -122,7 +122,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_up_int4_a8_h0_on_sm90_m32n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 9, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
 }
@@ -136,7 +136,7 @@ MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 7, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -150,7 +150,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 7, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -164,7 +164,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_up_int4_a8_h0_on_sm90_m64n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 7, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
 }
@@ -178,7 +178,7 @@ MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 192, 6, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -192,7 +192,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 192, 6, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -206,7 +206,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_up_int4_a8_h0_on_sm90_m96n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_up_int4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 192, 6, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
 }
@@ -220,7 +220,7 @@ MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_str
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 192, 6, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -234,7 +234,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 192, 6, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
 }
@@ -248,7 +248,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_up_int4_a8_h0_on_sm90_m128n192s6w16)
 static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_up_int4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 192, 6, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
 }

@@ -12,13 +12,13 @@
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_up_q4_k_a16_h0_on_sm90_m8n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_up_q4_k_a16_h0_on_sm90_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_up_q4_k_a16_h0_on_sm90_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_q4_k_a16_h0_on_sm90_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }

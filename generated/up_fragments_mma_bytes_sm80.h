@@ -12,13 +12,13 @@
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -34,13 +34,13 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -56,13 +56,13 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m8n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -78,13 +78,13 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_stre
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -100,13 +100,13 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -122,13 +122,13 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m16n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -144,13 +144,13 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -166,13 +166,13 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -188,13 +188,13 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m32n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -210,13 +210,13 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -232,13 +232,13 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -254,13 +254,13 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m64n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -276,13 +276,13 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -298,13 +298,13 @@ MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -320,13 +320,13 @@ MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m96n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int8_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -342,13 +342,13 @@ MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_str
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -364,13 +364,13 @@ MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_s
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -386,13 +386,13 @@ MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -408,13 +408,13 @@ MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8)
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void
 __launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }

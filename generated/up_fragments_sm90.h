@@ -10,12 +10,12 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -30,12 +30,12 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -50,22 +50,22 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_st
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -82,22 +82,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m8n256s9w20(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -114,22 +114,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m8n256s9w20(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -146,22 +146,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m8n256s9w20(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 8, 256, 9, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -178,12 +178,12 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m8n256s9w20(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -198,12 +198,12 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -218,22 +218,22 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -250,22 +250,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m16n256s8w20(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -282,22 +282,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m16n256s8w20(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -314,22 +314,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m16n256s8w20(const void *args, mo
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 16, 256, 8, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -346,12 +346,12 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m16n256s8w20(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -366,12 +366,12 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -386,22 +386,22 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -418,22 +418,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m32n256s7w20(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -450,22 +450,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m32n256s7w20(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -482,22 +482,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m32n256s7w20(const void *args, mo
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 32, 256, 7, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -514,12 +514,12 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m32n256s7w20(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -534,12 +534,12 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -554,22 +554,22 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -586,22 +586,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m64n256s5w20(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -618,22 +618,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m64n256s5w20(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -650,22 +650,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m64n256s5w20(const void *args, mo
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20)
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -682,12 +682,12 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m64n256s5w20(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -702,12 +702,12 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -722,12 +722,12 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_s
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -742,12 +742,12 @@ MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
@@ -762,22 +762,22 @@ MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -794,22 +794,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m96n256s4w12(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -826,22 +826,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m96n256s4w12(const void *args, moe
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -858,22 +858,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m96n256s4w12(const void *args, mo
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -890,22 +890,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm90_m96n256s4w12(const void *args, moek
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -922,22 +922,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm90_m128n256s4w12(const void *args, mo
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -954,22 +954,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm90_m128n256s4w12(const void *args, mo
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
 }
@@ -986,22 +986,22 @@ MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm90_m128n256s4w12(const void *args, m
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12)
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
 }
 static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_args args)
+moek_up_int4_a16_h0_b0_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
 {
     moek_fragments_<MOEK_OP_UP, 128, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
 }

@@ -12,7 +12,7 @@
 static __global__ void
 __launch_bounds__(MOEK_SM120_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 2>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4_bf16_(const moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4_bf16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM120_CODE_
     moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 2>::run(&args, MOEK_DTYPE_BF16);
@@ -30,7 +30,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4(const void *args, moek_stre
 static __global__ void
 __launch_bounds__(MOEK_SM120_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 2>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4_bf16_(const moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4_bf16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM120_CODE_
     moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 2>::run(&args, MOEK_DTYPE_BF16);
@@ -48,7 +48,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4(const void *args, moek_str
 static __global__ void
 __launch_bounds__(MOEK_SM120_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_mxfp4_a8_, 2>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm120_m64n64s3w4_bf16_(const moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm120_m64n64s3w4_bf16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM120_CODE_
     moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_mxfp4_a8_, 2>::run(&args, MOEK_DTYPE_BF16);

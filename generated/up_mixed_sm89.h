@@ -12,7 +12,7 @@
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 1>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm89_m8n32s3w4_bf16_(const moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm89_m8n32s3w4_bf16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 1>::run(&args, MOEK_DTYPE_BF16);
@@ -30,7 +30,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm89_m8n32s3w4(const void *args, moek_strea
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_up_nvfp4_a8_h0_on_sm89_m8n32s3w4_fp16_(const moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm89_m8n32s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
@@ -48,7 +48,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm89_m8n32s3w4(const void *args, moek_strea
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_, 1>::BLOCKS)
-moek_up_int4_a8_h0_on_sm89_m8n32s3w4_fp16_(const moek_gemm_args args)
+moek_up_int4_a8_h0_on_sm89_m8n32s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
@@ -66,7 +66,7 @@ MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm89_m8n32s3w4(const void *args, moek_stream
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 1>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm89_m32n32s3w4_bf16_(const moek_gemm_args args)
+moek_up_mxfp4_a8_h0_on_sm89_m32n32s3w4_bf16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 1>::run(&args, MOEK_DTYPE_BF16);
@@ -84,7 +84,7 @@ MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm89_m32n32s3w4(const void *args, moek_stre
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_up_nvfp4_a8_h0_on_sm89_m32n32s3w4_fp16_(const moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm89_m32n32s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
@@ -102,7 +102,7 @@ MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm89_m32n32s3w4(const void *args, moek_stre
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_, 1>::BLOCKS)
-moek_up_int4_a8_h0_on_sm89_m32n32s3w4_fp16_(const moek_gemm_args args)
+moek_up_int4_a8_h0_on_sm89_m32n32s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
@@ -120,7 +120,7 @@ MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm89_m32n32s3w4(const void *args, moek_strea
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_up_nvfp4_a8_h0_on_sm89_m64n64s3w4_fp16_(const moek_gemm_args args)
+moek_up_nvfp4_a8_h0_on_sm89_m64n64s3w4_fp16_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);

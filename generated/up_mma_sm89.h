@@ -12,7 +12,7 @@
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_, 1>::BLOCKS)
-moek_up_fp8t_h0_on_sm89_m16n32s5w4_k_(const moek_gemm_args args)
+moek_up_fp8t_h0_on_sm89_m16n32s5w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_, 1>::run(&args);
@@ -29,7 +29,7 @@ MOEK_LAUNCHER moek_up_fp8t_h0_on_sm89_m16n32s5w4(const void *args, moek_stream s
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_, 1>::BLOCKS)
-moek_up_fp8c_h0_on_sm89_m16n32s5w4_k_(const moek_gemm_args args)
+moek_up_fp8c_h0_on_sm89_m16n32s5w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_, 1>::run(&args);
@@ -46,7 +46,7 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm89_m16n32s5w4(const void *args, moek_stream s
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_, 1>::BLOCKS)
-moek_up_fp8b128_h0_on_sm89_m16n32s5w4_k_(const moek_gemm_args args)
+moek_up_fp8b128_h0_on_sm89_m16n32s5w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_, 1>::run(&args);
@@ -63,7 +63,7 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm89_m16n32s5w4(const void *args, moek_strea
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_, 1>::BLOCKS)
-moek_up_mxfp8_h0_on_sm89_m16n32s5w4_k_(const moek_gemm_args args)
+moek_up_mxfp8_h0_on_sm89_m16n32s5w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_, 1>::run(&args);
@@ -80,7 +80,7 @@ MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm89_m16n32s5w4(const void *args, moek_stream 
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_, 1>::BLOCKS)
-moek_up_fp8t_h0_on_sm89_m32n64s3w4_k_(const moek_gemm_args args)
+moek_up_fp8t_h0_on_sm89_m32n64s3w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_, 1>::run(&args);
@@ -97,7 +97,7 @@ MOEK_LAUNCHER moek_up_fp8t_h0_on_sm89_m32n64s3w4(const void *args, moek_stream s
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_, 1>::BLOCKS)
-moek_up_fp8t_h0_on_sm89_m64n64s3w4_k_(const moek_gemm_args args)
+moek_up_fp8t_h0_on_sm89_m64n64s3w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_, 1>::run(&args);
@@ -114,7 +114,7 @@ MOEK_LAUNCHER moek_up_fp8t_h0_on_sm89_m64n64s3w4(const void *args, moek_stream s
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_, 1>::BLOCKS)
-moek_up_fp8c_h0_on_sm89_m32n64s3w4_k_(const moek_gemm_args args)
+moek_up_fp8c_h0_on_sm89_m32n64s3w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_, 1>::run(&args);
@@ -131,7 +131,7 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm89_m32n64s3w4(const void *args, moek_stream s
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_, 1>::BLOCKS)
-moek_up_fp8c_h0_on_sm89_m64n64s3w4_k_(const moek_gemm_args args)
+moek_up_fp8c_h0_on_sm89_m64n64s3w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_, 1>::run(&args);
@@ -148,7 +148,7 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm89_m64n64s3w4(const void *args, moek_stream s
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_, 1>::BLOCKS)
-moek_up_fp8b128_h0_on_sm89_m32n64s3w4_k_(const moek_gemm_args args)
+moek_up_fp8b128_h0_on_sm89_m32n64s3w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_, 1>::run(&args);
@@ -165,7 +165,7 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm89_m32n64s3w4(const void *args, moek_strea
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(128),
                   moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_, 1>::BLOCKS)
-moek_up_fp8b128_h0_on_sm89_m64n64s3w4_k_(const moek_gemm_args args)
+moek_up_fp8b128_h0_on_sm89_m64n64s3w4_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_, 1>::run(&args);
@@ -182,7 +182,7 @@ MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm89_m64n64s3w4(const void *args, moek_strea
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(256),
                   moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 8, 0, moek_format_mxfp8_, 1>::BLOCKS)
-moek_up_mxfp8_h0_on_sm89_m32n64s3w8_k_(const moek_gemm_args args)
+moek_up_mxfp8_h0_on_sm89_m32n64s3w8_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 8, 0, moek_format_mxfp8_, 1>::run(&args);
@@ -199,7 +199,7 @@ MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm89_m32n64s3w8(const void *args, moek_stream 
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(256),
                   moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 8, 0, moek_format_mxfp8_, 1>::BLOCKS)
-moek_up_mxfp8_h0_on_sm89_m64n64s3w8_k_(const moek_gemm_args args)
+moek_up_mxfp8_h0_on_sm89_m64n64s3w8_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 8, 0, moek_format_mxfp8_, 1>::run(&args);
@@ -216,7 +216,7 @@ MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm89_m64n64s3w8(const void *args, moek_stream 
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(256),
                   moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8t_, 1>::BLOCKS)
-moek_up_fp8t_h0_on_sm89_m128n64s3w8_k_(const moek_gemm_args args)
+moek_up_fp8t_h0_on_sm89_m128n64s3w8_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8t_, 1>::run(&args);
@@ -233,7 +233,7 @@ MOEK_LAUNCHER moek_up_fp8t_h0_on_sm89_m128n64s3w8(const void *args, moek_stream 
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(256),
                   moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8c_, 1>::BLOCKS)
-moek_up_fp8c_h0_on_sm89_m128n64s3w8_k_(const moek_gemm_args args)
+moek_up_fp8c_h0_on_sm89_m128n64s3w8_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8c_, 1>::run(&args);
@@ -250,7 +250,7 @@ MOEK_LAUNCHER moek_up_fp8c_h0_on_sm89_m128n64s3w8(const void *args, moek_stream 
 static __global__ void
 __launch_bounds__(MOEK_SM89_THREADS_(256),
                   moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8b128_, 1>::BLOCKS)
-moek_up_fp8b128_h0_on_sm89_m128n64s3w8_k_(const moek_gemm_args args)
+moek_up_fp8b128_h0_on_sm89_m128n64s3w8_k_(const moek_gemm_ args)
 {
 #ifdef MOEK_SM89_CODE_
     moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8b128_, 1>::run(&args);

@@ -60,7 +60,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
     struct size { int columns, tiles, steps; moek_fastdiv over_tiles; };
     struct params {
         moek_up_down_args a;
-        moek_gemm_args up, down;
+        moek_gemm_ up, down;
         size sizes[2];
         moek_fastdiv div;
         CUtensorMap w_up, w_down;
@@ -166,7 +166,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
         tile at;
         int slot = of->slot, phase = of->phase, issued = of->issued, two = of->two, number, step, i;
         unsigned n = of->n;
-        const moek_gemm_args *const a = UP ? &p->up : &p->down;
+        const moek_gemm_ *const a = UP ? &p->up : &p->down;
         const size *const z = &p->sizes[!UP];
         const float *w_scale;
         for (;;) {
@@ -232,7 +232,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
     template <int UP> MOEK_DEVICE void gather(const params *p, const block *b, place *of)
     {
         const int t = threadIdx.x, u = t - 32;
-        const moek_gemm_args *const a = UP ? &p->up : &p->down;
+        const moek_gemm_ *const a = UP ? &p->up : &p->down;
         const int row_bytes = a->k * ELEMENT, steps = p->sizes[!UP].steps;
         const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
         tile at;
@@ -381,7 +381,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
     {
         enum { HALF = PAGE_ROWS / 2 };
         enum { PARTS = M <= 80 ? 1 : M % 48 == 0 ? 3 : 2, OF = M / PARTS };                        /* registers */
-        const moek_gemm_args *const a = &p->up;
+        const moek_gemm_ *const a = &p->up;
         const int t = moek_opaque_int_(threadIdx.x), mine = t / 128 - 1;     /* nothing of it is kept through a loop */
         const int lane = t % 32, warp = t % 128 / 32, g = lane / 4, n = moek_opaque_int_(a->n);
         const int gated = a->w_rows > n, swapped = a->gate_up.swapped;
@@ -442,7 +442,7 @@ template <int M, int N, int STAGES, class Format> struct moek_up_down_ {
     MOEK_DEVICE void finish_down(const params *p, float (*sum)[M / 2], const tile *at, const int *to, int mine,
                                  int dtype)
     {
-        const moek_gemm_args *const a = &p->down;
+        const moek_gemm_ *const a = &p->down;
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
         int b, i;
         #pragma unroll
@@ -655,7 +655,8 @@ static MOEK_UNUSED moek_status moek_launch_up_down_(
     if (a->up->experts > MOEK_SM90_EXPERTS || a->up->max_blocks > MOEK_UP_DOWN_BLOCKS || a->up->rows_per_expert ||
         !a->flags || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
     if ((long long)a->up->max_blocks * M * a->down->k * K::ELEMENT >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
-    p.a = *a; p.up = *a->up; p.down = *a->down;
+    p.a = *a;
+    moek_take_gemm_(&p.up, a->up); moek_take_gemm_(&p.down, a->down);
     for (i = 0; i < 2; i++) {
         const moek_gemm_args *const g = i ? a->down : a->up;
         typename K::size *const z = &p.sizes[i];

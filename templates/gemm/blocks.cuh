@@ -351,7 +351,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
     }
 
     /* A block's tile. */
-    MOEK_DEVICE void run(const moek_gemm_args *a, int dtype)
+    MOEK_DEVICE void run(const moek_gemm_ *a, int dtype)
     {
         MOEK_SHARED_(unsigned char, shared);           /* [STAGES] {x, w} */
         float *const tile = (float *)shared;           /* [WK][M][R + 4] sums, once stages are done */
@@ -418,12 +418,12 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
 
 /* Launches one of these kernels, of bf16 or of fp16.  args NULL: makes them ready. */
 template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
-static MOEK_UNUSED moek_status moek_launch_blocks_(const void *args, moek_stream stream, void (*bf16)(moek_gemm_args),
-                                                  void (*fp16)(moek_gemm_args))
+static MOEK_UNUSED moek_status moek_launch_blocks_(const void *args, moek_stream stream, void (*bf16)(moek_gemm_),
+                                                  void (*fp16)(moek_gemm_))
 {
     typedef moek_block_gemm_<OP, M, N, STAGES, WARPS, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    moek_gemm_args found;
+    moek_gemm_ found;
     int blocks;
     if (!a) {
         const moek_status status = MOEK_READY_(bf16, K::SHARED);
@@ -432,7 +432,7 @@ static MOEK_UNUSED moek_status moek_launch_blocks_(const void *args, moek_stream
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
     if (blocks == 0) return MOEK_OK;
     if (blocks < 0) return MOEK_E_ARGUMENT;
-    found = *a;
+    moek_take_gemm_(&found, a);
     if (!found.a_row_bytes) found.a_row_bytes = a->k * 2;
     moek_find_gate_up_by_(&found, (size_t)(a->k / K::COLUMNS) * K::BYTES, 32, 0, 0, 0);
     if (a->dtype == MOEK_DTYPE_FP16) return MOEK_LAUNCH_(fp16, blocks, K::THREADS, K::SHARED, stream, found);

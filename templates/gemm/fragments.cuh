@@ -121,9 +121,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
     /* Producer of codes, and of scales of 4 bits, one thread: weights are there before anything else is. */
-    MOEK_DEVICE void produce(const moek_gemm_args *args, const block *b, int zero)
+    MOEK_DEVICE void produce(const moek_gemm_ *args, const block *b, int zero)
     {
-        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const moek_gemm_ *const a = (const moek_gemm_ *)args;
         const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
         /* Bytes of 64 rows.  (Zero points of a row have a byte.) */
         enum { TWO = COLUMNS > 0 ? 2 * COLUMNS : 1 };
@@ -195,7 +195,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* By the producers of rows of a, u of 96: the list of a tile's rows of expert e, [row0, end), each times pitch.
      * Returns how many. */
-    MOEK_DEVICE int list_rows(const moek_gemm_args *a, const block *b, int e, int row0, int end, unsigned u,
+    MOEK_DEVICE int list_rows(const moek_gemm_ *a, const block *b, int e, int row0, int end, unsigned u,
                               unsigned pitch)
     {
         int *const row = b->row;
@@ -221,7 +221,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
     /* Producer of rows of a, three warps.  Rows lie in a stage as they lie in memory, 128 bytes of each, with wgmma's
      * swizzle. */
-    MOEK_DEVICE void gather(const moek_gemm_args *a, const block *b)
+    MOEK_DEVICE void gather(const moek_gemm_ *a, const block *b)
     {
         enum { ROWS = (M + 11) / 12 };
         /* A lane copies 16 bytes of each 128 of the rows first, first + 12, ... */
@@ -250,7 +250,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             }
             if (BY_BLOCK && u < N / 32) {              /* half u % 2 of 64 rows of w: their scale, of the first 128 */
                 const int w_column = tile.j0 + u / 2 * (UP && a->w_rows > b->n ? 32 : 64);
-                const moek_gate_up *const h = &a->gate_up;
+                const moek_gate_up_ *const h = &a->gate_up;
                 w_scale = h->scales[u % 2] + ((size_t)tile.e * h->scale_rows +
                           (h->shift[u % 2] + min(w_column, b->n - 1) * h->step) / 128) * (size_t)b->range.steps;
             }
@@ -281,7 +281,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_cp_async_wait_(0);
     }
     /* WHOLE: the same by words, into another order. */
-    MOEK_DEVICE void gather_words(const moek_gemm_args *a, const block *b)
+    MOEK_DEVICE void gather_words(const moek_gemm_ *a, const block *b)
     {
         const unsigned u = threadIdx.x - 32, word = u % 32, chunk = word / 16 * 4 + word % 4;      /* from, to */
         const int row_bytes = b->k;
@@ -612,7 +612,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* ---- consumers ----------------------------------------------------------------------------------------------- */
 
     /* The first column of the warp's 16 rows of w.  block: of 64 rows of w of the tile. */
-    MOEK_DEVICE int first_column(const moek_gemm_args *a, const moek_tile_ *tile, int n, int block)
+    MOEK_DEVICE int first_column(const moek_gemm_ *a, const moek_tile_ *tile, int n, int block)
     {
         const int warp = threadIdx.x % 128 / 32;
         return tile->j0 + (UP && a->w_rows > n ? 32 * block + 8 * warp : 64 * block + 16 * warp);
@@ -620,10 +620,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8 (gated: of gate and of up, or the other
      * way round), columns 2q and 2q + 1 of each 8 rows of a.  block: of 64 rows of w of the tile.  rows: where its rows
      * of a go, or -1.  a_scales: E4M3, not BLOCKED: of the tile's rows lane, lane + 32, ... of a. */
-    MOEK_DEVICE void finish(const moek_gemm_args *args, float *sum, const moek_tile_ *tile, const int *rows,
+    MOEK_DEVICE void finish(const moek_gemm_ *args, float *sum, const moek_tile_ *tile, const int *rows,
                             const float *a_scales, unsigned char *page, int n, int block, int dtype)
     {
-        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const moek_gemm_ *const a = (const moek_gemm_ *)args;
         const int lane = threadIdx.x % 32;
         const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->gate_up.swapped : 0;
         const int j = first_column(a, tile, n, block);
@@ -647,9 +647,9 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         moek_store_sums_(sum, M, gated, page + (threadIdx.x / 32 - 4) * PAGE, rows, a->out, n, j, dtype);
     }
     /* A warpgroup multiplies its rows of w of a tile. */
-    MOEK_DEVICE void consume(const moek_gemm_args *args, const block *b, int zero, int dtype)
+    MOEK_DEVICE void consume(const moek_gemm_ *args, const block *b, int zero, int dtype)
     {
-        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const moek_gemm_ *const a = (const moek_gemm_ *)args;
         const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->range.steps;
         moek_tile_ tile;
         int tile_index, first_step = TALL ? 0 : b->range.first_step, slot = 0, phase = 0, row0 = -1, i, j;
@@ -763,10 +763,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
 
     /* A block.  zero: there are zero points; a constant, as dtype is where a is T. */
-    MOEK_DEVICE void run(const moek_gemm_args *args, int zero, int dtype)
+    MOEK_DEVICE void run(const moek_gemm_ *args, int zero, int dtype)
     {
         MOEK_SHARED_1024_(shared);
-        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const moek_gemm_ *const a = (const moek_gemm_ *)args;
         const int t = threadIdx.x;
         block b;
         int i;
@@ -804,7 +804,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
     }
 #else
-    MOEK_DEVICE void run(const moek_gemm_args *args, int zero, int dtype) { (void)args; (void)zero; (void)dtype; }
+    MOEK_DEVICE void run(const moek_gemm_ *args, int zero, int dtype) { (void)args; (void)zero; (void)dtype; }
 #endif
 };
 
@@ -812,17 +812,17 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
  * same for zero points.  args NULL: makes them ready. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
 static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_stream stream, int shared,
-                                                      void (*bf16)(moek_gemm_args),
-                                                      void (*fp16)(moek_gemm_args) = NULL,
-                                                      void (*bf16_zero)(moek_gemm_args) = NULL,
-                                                      void (*fp16_zero)(moek_gemm_args) = NULL)
+                                                      void (*bf16)(moek_gemm_),
+                                                      void (*fp16)(moek_gemm_) = NULL,
+                                                      void (*bf16_zero)(moek_gemm_) = NULL,
+                                                      void (*fp16_zero)(moek_gemm_) = NULL)
 {
     typedef moek_fragments_<OP, M, N, STAGES, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    void (*const kernels[4])(moek_gemm_args) = { bf16, fp16, bf16_zero, fp16_zero };
+    void (*const kernels[4])(moek_gemm_) = { bf16, fp16, bf16_zero, fp16_zero };
     const int plain = shared - STAGES * K::ZEROS;      /* bytes, without zero points */
-    moek_gemm_args found;
-    moek_gemm_args *const g = &found;
+    moek_gemm_ found;
+    moek_gemm_ *const g = &found;
     long long tiles;
     int i;
     if (!a) {
@@ -835,7 +835,7 @@ static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_str
     if (a->experts > MOEK_SM90_EXPERTS || !a->w.layout || a->gate.codes || a->k_offset ||
         a->k % (64 * K::File::UNITS) || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
-    found = *(const moek_gemm_args *)args;
+    moek_take_gemm_(&found, a);
     moek_find_gemm_<Format>(&found, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) * ((a->n + N / 2 - 1) / (N / 2));
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;                            /* (or half as many tiles) */

@@ -6,9 +6,9 @@
 
 /* One zero point a row: of this lane's rows of w, as for 64 of k.  j: the first column of the 16 rows of w (gated: 8
  * columns). */
-MOEK_DEVICE uint32_t moek_row_zeros_(const moek_gemm_args *args, const moek_tile_ *tile, int n, int j, int gated)
+MOEK_DEVICE uint32_t moek_row_zeros_(const moek_gemm_ *args, const moek_tile_ *tile, int n, int j, int gated)
 {
-    const moek_gate_up *const h = &args->gate_up;
+    const moek_gate_up_ *const h = &args->gate_up;
     const int g = threadIdx.x % 32 / 4;
     uint32_t zeros = 0;
     int i;
@@ -23,7 +23,7 @@ MOEK_DEVICE uint32_t moek_row_zeros_(const moek_gemm_args *args, const moek_tile
 /* What this lane's sums of rows g and g + 8 are multiplied by, times what scale has, and the bias.  BY_ROW: scales of
  * w are of rows, or of all. */
 template <int UP, int BY_ROW, class Format>
-MOEK_DEVICE void moek_scale_and_bias_(float scale[2], float bias[2], const moek_gemm_args *a, int e, int j,
+MOEK_DEVICE void moek_scale_and_bias_(float scale[2], float bias[2], const moek_gemm_ *a, int e, int j,
                                       int gated, int dtype)
 {
     const int g = threadIdx.x % 32 / 4;

@@ -110,22 +110,22 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* ---- copies -------------------------------------------------------------------------------------------------- */
 
-    MOEK_DEVICE const unsigned char *zeros_of(const moek_gemm_args *args)
+    MOEK_DEVICE const unsigned char *zeros_of(const moek_gemm_ *args)
     {
         if constexpr (ZERO) return (const unsigned char *)args->w.zero_points;
         else return NULL;
     }
     /* The row of a of sorted row p. */
-    MOEK_DEVICE int source_of(const moek_gemm_args *a, const block *b, int p)
+    MOEK_DEVICE int source_of(const moek_gemm_ *a, const block *b, int p)
     {
         if (a->ids) return UP ? b->order[p] / a->rows.div : p;
         return a->rows.order ? a->rows.order[p] / a->rows.div : p;
     }
     /* To stage `step` of tile c->tile_index, if there is such a tile. */
-    MOEK_DEVICE void seat(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, int step)
+    MOEK_DEVICE void seat(const moek_gemm_ *args, const block *b, copies *c, moek_tile_ *tile, int step)
     {
         enum { TWO = COLUMNS > 0 ? 2 * COLUMNS : 1 };
-        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const moek_gemm_ *const a = (const moek_gemm_ *)args;
         const int t = threadIdx.x, scales_t = t - SCALES_FROM, zeros_t = t - ZEROS_FROM;
         const unsigned blocks = (unsigned)a->w_rows / 64;
         const unsigned codes_row = (unsigned)b->k / 64 * W_64;
@@ -150,7 +150,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
             c->codes = (const unsigned char *)a->w.codes + (first + (unsigned)t / OF_64_THREADS) * codes_row +
                        (unsigned)step * W_64 + t % OF_64_THREADS * 16;
         if constexpr (BY_BLOCK) {                       /* half t % 2 of 64 rows of w: their scales */
-            const moek_gate_up *const h = &a->gate_up;
+            const moek_gate_up_ *const h = &a->gate_up;
             const int column = tile->j0 + t / 2 * (UP && a->w_rows > b->n ? 32 : 64);
             const size_t row = (size_t)tile->e * h->scale_rows +
                                (MOEK_HALF_(h->shift, t % 2) + min(column, b->n - 1) * h->step) / 128;
@@ -187,7 +187,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
                                  16);
     }
     /* A stage is asked for, if there is one, and a group closed. */
-    MOEK_DEVICE void ask(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, unsigned char *stage,
+    MOEK_DEVICE void ask(const moek_gemm_ *args, const block *b, copies *c, moek_tile_ *tile, unsigned char *stage,
                          int zero)
     {
         const int t = threadIdx.x, scales_t = t - SCALES_FROM, zeros_t = t - ZEROS_FROM;
@@ -414,7 +414,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* Of a tile that is cut along k: the block with its first stage adds the sums of the others.  first: this block's
      * first stage of the tile.  1: the tile is another block's. */
-    MOEK_DEVICE int reduce(const moek_gemm_args *a, const block *b, float *sum, int tile_index, int first)
+    MOEK_DEVICE int reduce(const moek_gemm_ *a, const block *b, float *sum, int tile_index, int first)
     {
         float *const parts = a->split + threadIdx.x;    /* [shares][SUMS][THREADS] */
         int i, j;
@@ -435,7 +435,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         return 0;
     }
     /* OF_X: an Inf in x may make a NaN of two sums, where w times Inf is Inf: sums that are NaN are made again. */
-    MOEK_DEVICE void mend(const moek_gemm_args *a, const block *b, float *sum, const moek_tile_ *tile, int m16,
+    MOEK_DEVICE void mend(const moek_gemm_ *a, const block *b, float *sum, const moek_tile_ *tile, int m16,
                           int dtype)
     {
         const int row = tile->j * N + m16 * 16 + threadIdx.x % 32 / 4;
@@ -457,10 +457,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
     /* Scale, bias, activation, and out, of 16 rows of w.  sum: of rows g and g + 8 (gated: of gate and of up, or the
      * other way round), columns 2q and 2q + 1 of each 8 rows of a. */
-    MOEK_DEVICE void finish(const moek_gemm_args *args, const block *b, float *sum, const moek_tile_ *tile, int m16,
+    MOEK_DEVICE void finish(const moek_gemm_ *args, const block *b, float *sum, const moek_tile_ *tile, int m16,
                             int dtype)
     {
-        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const moek_gemm_ *const a = (const moek_gemm_ *)args;
         const int n = b->n;
         const int gated = UP ? a->w_rows > n : 0, swapped = UP ? a->gate_up.swapped : 0;
         const int j = tile->j0 + (gated ? 8 : 16) * m16;
@@ -536,7 +536,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* A stage: 64 of k.  o: its codes, and operands of its first 16 of k; then the next stage's.  slot: the stage's
      * place in the ring; returns the place of the next stage. */
-    MOEK_DEVICE int multiply(const moek_gemm_args *args, const block *b, copies *c, moek_tile_ *tile, operands *o,
+    MOEK_DEVICE int multiply(const moek_gemm_ *args, const block *b, copies *c, moek_tile_ *tile, operands *o,
                              float sum[MI][NI][4], int slot, int zero, int dtype)
     {
         unsigned char *const stage = b->ring + slot;
@@ -582,10 +582,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         }
         return slot;
     }
-    MOEK_DEVICE void run(const moek_gemm_args *args, int zero, int dtype)
+    MOEK_DEVICE void run(const moek_gemm_ *args, int zero, int dtype)
     {
         MOEK_SHARED_(unsigned char, shared);
-        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const moek_gemm_ *const a = (const moek_gemm_ *)args;
         const int t = threadIdx.x;
         moek_tile_ tile, of_copies;
         operands o;
@@ -668,16 +668,16 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 /* Launches one of these kernels: of bf16, of fp16, and the same for zero points.  args NULL: makes them ready. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format>
 static MOEK_UNUSED moek_status moek_launch_fragments_mma_(const void *args, moek_stream stream,
-                                                          void (*bf16)(moek_gemm_args),
-                                                          void (*fp16)(moek_gemm_args),
-                                                          void (*bf16_zero)(moek_gemm_args) = NULL,
-                                                          void (*fp16_zero)(moek_gemm_args) = NULL)
+                                                          void (*bf16)(moek_gemm_),
+                                                          void (*fp16)(moek_gemm_),
+                                                          void (*bf16_zero)(moek_gemm_) = NULL,
+                                                          void (*fp16_zero)(moek_gemm_) = NULL)
 {
     typedef moek_fragments_mma_<OP, M, N, STAGES, HIDDEN, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    void (*const kernels[4])(moek_gemm_args) = { bf16, fp16, bf16_zero, fp16_zero };
-    moek_gemm_args found;
-    moek_gemm_args *const g = &found;
+    void (*const kernels[4])(moek_gemm_) = { bf16, fp16, bf16_zero, fp16_zero };
+    moek_gemm_ found;
+    moek_gemm_ *const g = &found;
     unsigned blocks;
     long long tiles;
     int i;
@@ -690,7 +690,7 @@ static MOEK_UNUSED moek_status moek_launch_fragments_mma_(const void *args, moek
     if (a->experts > MOEK_SCHEDULE_EXPERTS || !a->w.layout || a->gate.codes || a->k_offset ||
         a->k % (64 * K::File::UNITS) || a->w_rows % 64)
         return MOEK_E_ARGUMENT;
-    found = *(const moek_gemm_args *)args;
+    moek_take_gemm_(&found, a);
     moek_find_gemm_<Format>(&found, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) * ((a->n + N / 2 - 1) / (N / 2));
     if (tiles > 0x3fffffff) return MOEK_E_ARGUMENT;                            /* (or half as many tiles) */

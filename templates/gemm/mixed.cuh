@@ -148,10 +148,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
     struct promoted_scales { float scale[U][MI][BY_BLOCK ? 1 : 2]; };
     struct zeros { uint32_t zero[U][MI][2]; };
     /* row: of w, for the first row of the warp.  n is a multiple of 16, so that all of 16 rows are needed, or none. */
-    MOEK_DEVICE void place_scales(scales_at *places, lanes *to_lanes, zeros_at *to_zeros, const moek_gemm_args *args,
+    MOEK_DEVICE void place_scales(scales_at *places, lanes *to_lanes, zeros_at *to_zeros, const moek_gemm_ *args,
                                   const int32_t *row, int r0, int e, int groups)
     {
-        const moek_gate_up *const h = &args->gate_up;
+        const moek_gate_up_ *const h = &args->gate_up;
         const unsigned g = threadIdx.x % 32 / 4 * (unsigned)h->step;
         int mi;
         #pragma unroll
@@ -231,10 +231,10 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
      * rows number 2 i + t. */
     struct words_at { const uint8_t *word[WORDS]; };
     struct scale_words { uint32_t word[U][WORDS]; };
-    MOEK_DEVICE void place_words(words_at *places, const moek_gemm_args *args, const int32_t *row, int r0, int e,
+    MOEK_DEVICE void place_words(words_at *places, const moek_gemm_ *args, const int32_t *row, int r0, int e,
                                  int groups)
     {
-        const moek_gate_up *const h = &args->gate_up;
+        const moek_gate_up_ *const h = &args->gate_up;
         const int lane = (int)threadIdx.x % 32, below = lane / 4 + lane % 2 * 8;
         int i;
         #pragma unroll
@@ -271,7 +271,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
     struct x_folded_scales { uint16_t scale[U][NI]; };
     struct x_promoted_scales { float scale[U][NI][2]; };
     /* row: of a; the first has somebody. */
-    MOEK_DEVICE void place_x_scales(x_scales_at *places, const moek_gemm_args *a, const int32_t *row, int groups)
+    MOEK_DEVICE void place_x_scales(x_scales_at *places, const moek_gemm_ *a, const int32_t *row, int groups)
     {
         int ni, i;
         #pragma unroll
@@ -308,7 +308,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
     }
     /* SCALED: of the tokens 2q and 2q + 1 of each 8, of a slice, k from p on.  Where they are is found anew each time,
      * since registers are scarce, and this slice's mma are ahead of their use. */
-    MOEK_DEVICE void fetch_x_slice(float scale[NI][2], const moek_gemm_args *a, const int32_t *row, int p, int groups)
+    MOEK_DEVICE void fetch_x_slice(float scale[NI][2], const moek_gemm_ *a, const int32_t *row, int p, int groups)
     {
         const int g = min(p / 128, groups - 1);
         int ni, i;
@@ -547,12 +547,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
     }
 
     /* A block's tile. */
-    MOEK_DEVICE void run(const moek_gemm_args *args, int dtype)
+    MOEK_DEVICE void run(const moek_gemm_ *args, int dtype)
     {
         MOEK_SHARED_(unsigned char, shared);           /* [STAGES] {x, w} */
         float *const tile = (float *)shared;           /* [WK][M][R + 4] sums, once stages are done */
         int32_t *const row = (int32_t *)(shared + RING);               /* [M + R] of a, of the expert's w; -1: none */
-        const moek_gemm_args *const a = (const moek_gemm_args *)args;
+        const moek_gemm_ *const a = (const moek_gemm_ *)args;
         const int t = threadIdx.x, warp = t / 32, g = t % 32 / 4;
         const int n = !UP && HIDDEN ? HIDDEN : a->n, k = UP && HIDDEN ? HIDDEN : a->k;
         const int gated = UP ? a->w_rows > n : 0, columns = gated ? R / 2 : R;
@@ -692,12 +692,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE 
  * ready. */
 template <int OP, int M, int N, int STAGES, int HIDDEN, class Format, int WHOLE = 0>
 static MOEK_UNUSED moek_status moek_launch_mixed_(const void *args, moek_stream stream,
-                                                  void (*bf16)(moek_gemm_args),
-                                                  void (*fp16)(moek_gemm_args) = NULL)
+                                                  void (*bf16)(moek_gemm_),
+                                                  void (*fp16)(moek_gemm_) = NULL)
 {
     typedef moek_mixed_<OP, M, N, STAGES, HIDDEN, Format, WHOLE> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    moek_gemm_args found;
+    moek_gemm_ found;
     int blocks;
     if (!a) {
         const moek_status status =
@@ -708,7 +708,7 @@ static MOEK_UNUSED moek_status moek_launch_mixed_(const void *args, moek_stream 
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
     if (blocks == 0) return MOEK_OK;
     if (blocks < 0) return MOEK_E_ARGUMENT;
-    found = *(const moek_gemm_args *)args;
+    moek_take_gemm_(&found, a);
     moek_find_gemm_<Format>(&found, 0);
     if (fp16 && a->dtype == MOEK_DTYPE_FP16)
         return MOEK_LAUNCH_(fp16, blocks, K::THREADS, K::SHARED, stream, found);

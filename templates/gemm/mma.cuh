@@ -90,7 +90,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
         const uint8_t *source[BRINGS];
         uint32_t four[BRINGS][WORDS];
     };
-    MOEK_DEVICE void place_scales(scales *s, const moek_gemm_args *a, const int32_t *row, int e, int groups)
+    MOEK_DEVICE void place_scales(scales *s, const moek_gemm_ *a, const int32_t *row, int e, int groups)
     {
         int i;
         #pragma unroll
@@ -234,7 +234,7 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
                 moek_store2_(corner + (mi * 16 + 8) * PITCH + ni * 8, total[2], total[3]);
             }
     }
-    MOEK_DEVICE void run(const moek_gemm_args *a)
+    MOEK_DEVICE void run(const moek_gemm_ *a)
     {
         MOEK_SHARED_(unsigned char, shared);           /* [STAGES][M + R][STEP] */
         float *const tile = (float *)shared;           /* [M][PITCH] sums, once the stages are done */
@@ -386,11 +386,11 @@ template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format,
 
 /* Launches such a kernel.  args NULL: makes it ready. */
 template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format, int WHOLE = 0>
-static MOEK_UNUSED moek_status moek_launch_mma_(const void *args, moek_stream stream, void (*kernel)(moek_gemm_args))
+static MOEK_UNUSED moek_status moek_launch_mma_(const void *args, moek_stream stream, void (*kernel)(moek_gemm_))
 {
     typedef moek_mma_gemm_<OP, M, N, STAGES, WARPS, HIDDEN, Format, WHOLE> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    moek_gemm_args found;
+    moek_gemm_ found;
     int blocks;
     if (!a)
         return K::SCALED ? MOEK_READY_SM120_(kernel, K::THREADS, K::SHARED)
@@ -398,7 +398,7 @@ static MOEK_UNUSED moek_status moek_launch_mma_(const void *args, moek_stream st
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? K::R / 2 : K::R);
     if (blocks == 0) return MOEK_OK;
     if (blocks < 0) return MOEK_E_ARGUMENT;
-    found = *a;
+    moek_take_gemm_(&found, a);
     moek_find_gemm_<Format>(&found, 0);
     return MOEK_LAUNCH_(kernel, blocks, K::THREADS, K::SHARED, stream, found);
 }

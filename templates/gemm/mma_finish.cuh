@@ -5,7 +5,7 @@
 #include "../../include/moek/kernel/cuda.h"
 
 /* Row blocks of a launch, by the list that sort makes, or of each expert's part of a. */
-MOEK_DEVICE int moek_row_blocks_(const moek_gemm_args *a)
+MOEK_DEVICE int moek_row_blocks_(const moek_gemm_ *a)
 {
     return a->rows_per_expert ? a->experts * a->max_blocks : *a->rows.num_blocks;
 }
@@ -13,7 +13,7 @@ MOEK_DEVICE int moek_row_blocks_(const moek_gemm_args *a)
 typedef struct moek_row_tile_ { int e, row0, end, j; } moek_row_tile_;
 /* A tile by its number, of row blocks of m rows, each of so many tiles; 0: it has no rows, or there are fewer tiles.
  * Tiles with numbers side by side share rows of a and of w: most_group row blocks, then the next columns. */
-MOEK_DEVICE int moek_find_row_tile_(moek_row_tile_ *tile, const moek_gemm_args *a, int number, int tiles, int m,
+MOEK_DEVICE int moek_find_row_tile_(moek_row_tile_ *tile, const moek_gemm_ *a, int number, int tiles, int m,
                                     int most_group)
 {
     const int per = a->max_blocks, row_blocks = moek_row_blocks_(a);
@@ -33,7 +33,7 @@ MOEK_DEVICE int moek_find_row_tile_(moek_row_tile_ *tile, const moek_gemm_args *
 /* row: [M + R], of a tile's rows of a, rows row0 .. end - 1 of its expert, then of w, columns from j0 on; -1: none.
  * gated up: the first R / 2 rows of w are of gate, the others of up.  Ends with a barrier. */
 template <int M, int R, int THREADS>
-MOEK_DEVICE void moek_rows_of_mma_(int32_t *row, const moek_gemm_args *a, int t, int row0, int end, int j0, int n,
+MOEK_DEVICE void moek_rows_of_mma_(int32_t *row, const moek_gemm_ *a, int t, int row0, int end, int j0, int n,
                                    int gated, int columns)
 {
     int i;
@@ -60,7 +60,7 @@ template <int SLICES, int TILE> MOEK_DEVICE float moek_sum_of_slices_(const floa
 }
 /* What sums of row `w_row` of w of expert e, of half i, are multiplied by, times shift_factor. */
 template <class Format>
-MOEK_DEVICE float moek_factor_of_(const moek_gemm_args *a, float shift_factor, int i, size_t w_row, int e, int dtype)
+MOEK_DEVICE float moek_factor_of_(const moek_gemm_ *a, float shift_factor, int i, size_t w_row, int e, int dtype)
 {
     if constexpr (Format::X_TENSOR) {
         return ((const float *)a->a_scale)[0] * Format::w_scale(a->gate_up.scales[i], e, dtype);
@@ -87,7 +87,7 @@ template <int SHIFTED, class Format> MOEK_DEVICE float moek_shift_factor_of_sums
 /* Scale, bias, activation, and out.  A thread keeps a pair of columns and goes down the rows.  tile: M rows of R sums
  * and PITCH - R more; SLICES of them are added, in order.  row: [M + R], of a, then of w.  act, gated: constants. */
 template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, int SHIFTED, class Format>
-MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0,
+MOEK_DEVICE void moek_finish_mma_(const moek_gemm_ *a, const float *tile, const int32_t *row, int e, int row0,
                                   int end, int j0, int n, int act, int gated)
 {
     enum {
@@ -99,7 +99,7 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
     const float shift_factor = moek_shift_factor_of_sums_<SHIFTED, Format>(a->dtype);
     float scale[2] = { shift_factor, shift_factor }, bias[2] = {0, 0};
     float up_scale[2] = { shift_factor, shift_factor }, up_bias[2] = {0, 0};
-    const moek_gate_up *const h = &a->gate_up;
+    const moek_gate_up_ *const h = &a->gate_up;
     int r, i;
     if (j0 + c >= n) return;
     #pragma unroll
@@ -131,7 +131,7 @@ MOEK_DEVICE void moek_finish_mma_(const moek_gemm_args *a, const float *tile, co
 
 /* moek_finish_mma_ with the run's activation; of down, without one. */
 template <int UP, int M, int R, int PITCH, int SLICES, int THREADS, int SHIFTED, class Format>
-MOEK_DEVICE void moek_finish_tile_(const moek_gemm_args *a, const float *tile, const int32_t *row, int e, int row0,
+MOEK_DEVICE void moek_finish_tile_(const moek_gemm_ *a, const float *tile, const int32_t *row, int e, int row0,
                                    int end, int j0, int n)
 {
     if constexpr (UP)

@@ -64,7 +64,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
         CONSUMERS = 256, THREADS = 128 + CONSUMERS,
         CARRY = (1 << 16) / 128                        /* stages */
     };
-    struct params { moek_gemm_args a; CUtensorMap w; };
+    struct params { moek_gemm_ a; CUtensorMap w; };
 
 #ifdef MOEK_SM90_CODE_
     /* What all roles of a block know: its shared memory, facts of the GEMM, and the block's range of it. */
@@ -91,7 +91,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Producer of weights, one thread: weights are there before anything else is. */
     MOEK_DEVICE void produce(const params *p, const block *b)
     {
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const uint64_t policy = TALL ? moek_evict_normal_() : moek_evict_first_();
         moek_tile_ tile;
         int tile_index, slot = 0, phase = 1, step = b->range.first_step, i;
@@ -136,7 +136,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Producer of rows of a, and of scales, three warps. */
     MOEK_DEVICE void gather(const params *p, const block *b)
     {
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const int t = threadIdx.x, u = t - 32, steps = b->range.steps, row_bytes = b->row_bytes, n = b->n;
         const int gated = b->gated, columns = b->columns;
         const unsigned char *const x = (const unsigned char *)a->a + u % 8 * 16;
@@ -245,7 +245,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
 
     /* Scale, bias, activation, and out.  sum: this lane's rows of w g and g + 8 (gated: of gate and of up, or the other
      * way round), columns 2q and 2q + 1 of each 8 rows of a.  row: where the lane's rows go. */
-    MOEK_DEVICE void finish(const moek_gemm_args *a, float *sum, const moek_tile_ *tile, const int *row, int n,
+    MOEK_DEVICE void finish(const moek_gemm_ *a, float *sum, const moek_tile_ *tile, const int *row, int n,
                             int part, int dtype)
     {
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2;
@@ -327,7 +327,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Consumer: a warpgroup multiplies 64 rows of w of a tile. */
     MOEK_DEVICE void consume(const params *p, const block *b)
     {
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const int t = threadIdx.x, warpgroup = t / 128 - 1, steps = b->range.steps;
         const int dtype = BYTES ? a->dtype : DTYPE;
         moek_tile_ tile;
@@ -424,7 +424,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void run(const params *p)
     {
         MOEK_SHARED_1024_(shared);
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const int t = threadIdx.x;
         block b;
         int i;
@@ -480,7 +480,7 @@ static MOEK_UNUSED moek_status moek_launch_few_rows_(
     if (a->max_blocks < 1 || a->experts < 1) return MOEK_OK;
     if (a->experts > MOEK_SM90_EXPERTS) return MOEK_E_ARGUMENT;
     if (a->k_offset && a->w.layout) return MOEK_E_ARGUMENT;
-    p.a = *a;
+    moek_take_gemm_(&p.a, a);
     moek_find_gemm_<Format>(&p.a, 1);
     tiles = (long long)a->max_blocks * (a->rows_per_expert ? a->experts : 1) *
             ((a->n + N / 2 - 1) / (N / 2));                                     /* or half as many */

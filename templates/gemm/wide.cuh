@@ -70,12 +70,12 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     };
     /* alone: w, not promoted; rows: of a, M at a time or, last, TAIL. */
     struct params {
-        moek_gemm_args a;
+        moek_gemm_ a;
         CUtensorMap w, alone, rows[TAIL > 0 ? 2 : 1];
         moek_fastdiv over_div, over_tiles;             /* rows.div; tiles of a row block */
     };
     /* A tile has 2^this columns. */
-    MOEK_FN int column_bits(const moek_gemm_args *a) { return UP && a->w_rows > a->n ? 7 : 8; }
+    MOEK_FN int column_bits(const moek_gemm_ *a) { return UP && a->w_rows > a->n ? 7 : 8; }
 
 #ifdef MOEK_SM90_CODE_
     /* A tile: expert (-1: there are no more), rows [row0, end), columns from j0 on; both: the other block of the
@@ -88,7 +88,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* The row of its half of w that makes column i of a tile that begins with j0: of gated ones each 128 are 64 of what
      * lies first in memory of gate and up, then 64 of the other.  A column behind the last is not stored: the last will
      * do. */
-    MOEK_DEVICE int w_row(const moek_gemm_args *a, int j0, int i, int n)
+    MOEK_DEVICE int w_row(const moek_gemm_ *a, int j0, int i, int n)
     {
         if constexpr (UP) return min(j0 + (a->w_rows > n ? i / 128 * 64 + i % 64 : i), n - 1) * a->gate_up.step;
         else return min(j0 + i, n - 1);
@@ -107,7 +107,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void find_tile(const params *p, moek_schedule_ s, int number_of_tile, int whole, int columns,
                                int clustered, tile *tile_found, uint64_t *head_full, int first)
     {
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const int narrow = number_of_tile >= whole, second = narrow && (number_of_tile - whole) % 2;
         const int tiles = (a->n + columns - 1) >> column_bits(a), even = a->split_flags ? clustered & ~tiles : 0;
         const int odd = clustered - even;
@@ -199,7 +199,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * the tile's; boxes, tail: of rows of a, from row0 on.  once: no other block reads these weights. */
     struct bring { int e, group, half, both, narrow, row0, boxes, bytes, tail, once; };
 
-    MOEK_DEVICE bring make_bring(const moek_gemm_args *a, const tile *tile, int steps, int gated, int once)
+    MOEK_DEVICE bring make_bring(const moek_gemm_ *a, const tile *tile, int steps, int gated, int once)
     {
         const int rows = a->rows.order ? 0 : max(0, tile->end - tile->row0);
         bring loads;
@@ -255,7 +255,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * of its own if one is free, for they hold up copies. */
     MOEK_DEVICE void produce(const params *p, const block *b)
     {
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const int t = threadIdx.x, steps = b->steps, clustered = b->clustered, ask = b->ask;
         const int gated = b->gated;
         const int lane = b->lane, n = b->n, copies = !BLOCKED || t < 32;
@@ -355,7 +355,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Producer of rows of a that are gathered: each thread one row of 4 * GATHER, 16 bytes of 8 lanes each. */
     MOEK_DEVICE void gather(const params *p, const block *b)
     {
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const int t = threadIdx.x, steps = b->steps, ask = b->ask, row_bytes = b->row_bytes;
         int slot = 0, phase = 1, step, q = 0, turn = 0, i;
         const int u = t - 32, r = u / 8, smem_offset = r * 128 + (u % 8 ^ r % 8) * 16;
@@ -395,7 +395,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Scheduler: which tile comes next. */
     MOEK_DEVICE void schedule(const params *p, const block *b)
     {
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const moek_schedule_ s = b->s;
         const int lane = b->lane, steps = b->steps, clustered = b->clustered, tiles = b->tiles;
         const int columns = b->columns, cut = b->cut;
@@ -507,7 +507,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
     /* QUANTIZES: the same of all 128 columns from j on, quantized; sum: as gated tiles are finished.  out_row: where
      * the 16 rows go. */
-    MOEK_DEVICE void store_codes(const moek_gemm_args *a, unsigned char *page, const float *sum, const int *out_row,
+    MOEK_DEVICE void store_codes(const moek_gemm_ *a, unsigned char *page, const float *sum, const int *out_row,
                                  int j, int n, int dtype)
     {
         enum { HALF = N / 4 };
@@ -569,7 +569,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     }
     /* The activation of a tile.  Gated, each half of `sum` is of 64 columns, what lies first in memory of gate and up,
      * then the other; of that becomes the result in the first's place.  single: only the first half of `sum` counts. */
-    MOEK_DEVICE void activate(const moek_gemm_args *a, float *sum, int gated, int single)
+    MOEK_DEVICE void activate(const moek_gemm_ *a, float *sum, int gated, int single)
     {
         enum { HALF = N / 4 };
         int i;
@@ -627,7 +627,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     /* Scale, bias, activation: this lane's pairs of every 8 columns from j0 on.  BY_ROW: s0, s1, scales of its two rows
      * of a; w_scale, where scales of the tile's columns begin, in shared memory.  single: only the first half of `sum`
      * counts. */
-    MOEK_DEVICE void finish(const moek_gemm_args *a, float *sum, int e, int j0, int single, float s0,
+    MOEK_DEVICE void finish(const moek_gemm_ *a, float *sum, int e, int j0, int single, float s0,
                             float s1, uint32_t w_scale, int n, int dtype)
     {
         enum { HALF = N / 4, EIGHT = 8 };
@@ -696,7 +696,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * each of two 64s of w (gated, what lies first in memory of gate and up, then the other).  sum: of both, rows of w
      * by rows of a, as wgmma leaves it.  No row's result depends on another's: in rows that are nobody's anything may
      * stand. */
-    MOEK_DEVICE void finish_tail(const moek_gemm_args *a, unsigned char *page, float *sum, int e, int j,
+    MOEK_DEVICE void finish_tail(const moek_gemm_ *a, unsigned char *page, float *sum, int e, int j,
                                  const int *out_row, int n, int dtype)
     {
         enum { HALF = TAIL / 2, TAIL_PITCH = 48 };
@@ -866,7 +866,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
      * page: of the warp, where its rows of out change places. */
     MOEK_DEVICE void consume(const params *p, const block *b, unsigned char *page)
     {
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const int t = threadIdx.x, lane = b->lane, n = b->n, steps = b->steps, clustered = b->clustered;
         const int gated = b->gated, columns = b->columns, cut = b->cut;
         int q = 0, turn = 0, i;
@@ -1017,7 +1017,7 @@ template <int OP, int M, int N, int STAGES, int HIDDEN, class Format> struct moe
     MOEK_DEVICE void run(const params *p)
     {
         MOEK_SHARED_1024_(ring);
-        const moek_gemm_args *const a = &p->a;
+        const moek_gemm_ *const a = &p->a;
         const int t = threadIdx.x;
         block b;
         b.lane = t % 32;
@@ -1116,10 +1116,10 @@ static MOEK_UNUSED moek_status moek_launch_wide_(
     if (a->rows.order && (long long)a->a_rows * a->k * K::ELEMENT >= MOEK_GATHERED) return MOEK_E_ARGUMENT;
     if (a->k_offset && a->w.layout) return MOEK_E_ARGUMENT;
     if (K::UP && a->q && a->n_offset) return MOEK_E_ARGUMENT;
-    p.a = *a;
+    moek_take_gemm_(&p.a, a);
     moek_find_gemm_<Format>(&p.a, 1);
     p.over_div = moek_fastdiv_of_(a->rows.order ? a->rows.div : 1);
-    p.over_tiles = moek_fastdiv_of_((a->n + (1 << K::column_bits(a)) - 1) >> K::column_bits(a));
+    p.over_tiles = moek_fastdiv_of_((a->n + (1 << K::column_bits(&p.a)) - 1) >> K::column_bits(&p.a));
     status = moek_weight_map_(&p.w, &p.a, K::ELEMENT, K::BOX, 0, 1);
     if (status == MOEK_OK) status = moek_weight_map_(&p.alone, &p.a, K::ELEMENT, K::BOX, 0, 0);
     if (status == MOEK_OK && !a->rows.order) status = moek_rows_map_(&p.rows[0], a, K::ELEMENT, K::AT_ONCE);

@@ -65,7 +65,7 @@ struct moek_wide_mma_ {
      * mma's sums lane 4g + q has number g of each 8 rows; once they are transposed, numbers 2q and 2q + 1. */
     MOEK_DEVICE int column_of(int r) { return r % 8 / 2 * 8 + r / 16 % 4 * 2 + r % 2; }
     /* To the first stage of a tile. */
-    MOEK_DEVICE void seat(const moek_gemm_args *a, const block *b, copies *c)
+    MOEK_DEVICE void seat(const moek_gemm_ *a, const block *b, copies *c)
     {
         const int r = (int)threadIdx.x / CHUNKS, half = r / 8 % 2;
         moek_row_tile_ tile;
@@ -92,7 +92,7 @@ struct moek_wide_mma_ {
             }
     }
     /* A quarter of a stage is asked for, if there is one; with the last a group is closed. */
-    MOEK_DEVICE void ask(const moek_gemm_args *a, const block *b, copies *c, unsigned char *stage, int quarter)
+    MOEK_DEVICE void ask(const moek_gemm_ *a, const block *b, copies *c, unsigned char *stage, int quarter)
     {
         const int t = threadIdx.x, in = c->at < b->row_bytes, bytes = in ? 16 : 0, skip = in ? c->at : 0;
         const unsigned near = c->apart / (b->gated ? 8 : 16);          /* 32 rows of a stage on: 4 columns */
@@ -139,7 +139,7 @@ struct moek_wide_mma_ {
     /* A stage.  slot: where it lies in the ring; returns where the next one does.  LIVE 0: the warp has no rows of
      * a. */
     template <int LIVE>
-    MOEK_DEVICE int multiply(const moek_gemm_args *a, const block *b, copies *c, operands *o, sum_t sum[MI][NI][4],
+    MOEK_DEVICE int multiply(const moek_gemm_ *a, const block *b, copies *c, operands *o, sum_t sum[MI][NI][4],
                              int slot)
     {
         unsigned char *const stage = b->ring + slot;
@@ -165,7 +165,7 @@ struct moek_wide_mma_ {
     }
     /* Sums times their scales, plus the bias.  of: of rows g and g + 8 of each 16 of w, columns 2q and 2q + 1 of each 8
      * rows of a. */
-    MOEK_DEVICE void scale_sums(const moek_gemm_args *a, const block *b, float sum[MI][NI * 4],
+    MOEK_DEVICE void scale_sums(const moek_gemm_ *a, const block *b, float sum[MI][NI * 4],
                                 const sum_t of[MI][NI][4], const int32_t high[LONG ? MI : 1][NI],
                                 const moek_row_tile_ *tile, int column, int turn, int dtype)
     {
@@ -199,7 +199,7 @@ struct moek_wide_mma_ {
         (void)high; (void)x_scale;
     }
     /* The activation, in place. */
-    MOEK_DEVICE void act(const moek_gemm_args *a, float sum[MI][NI * 4])
+    MOEK_DEVICE void act(const moek_gemm_ *a, float sum[MI][NI * 4])
     {
         int mi, i, j;
         if (a->epilogue.act == MOEK_SILU && !(a->epilogue.limit > 0)) {
@@ -223,7 +223,7 @@ struct moek_wide_mma_ {
         }
     }
     /* Scale, bias, activation, and out: of each 8 rows of a a lane has 8 columns of one. */
-    MOEK_DEVICE void finish(const moek_gemm_args *a, const block *b, const sum_t of[MI][NI][4],
+    MOEK_DEVICE void finish(const moek_gemm_ *a, const block *b, const sum_t of[MI][NI][4],
                             const int32_t high[LONG ? MI : 1][NI], const moek_row_tile_ *tile, int turn)
     {
         const int dtype = Format::DTYPE > 0 ? (int)Format::DTYPE : a->dtype, lane = threadIdx.x % 32;
@@ -252,7 +252,7 @@ struct moek_wide_mma_ {
     /* ---- a block ------------------------------------------------------------------------------------------------- */
 
     /* Where the rows of a tile go, and their scales, are asked for: they are there after STAGES stages. */
-    MOEK_DEVICE void ask_rows(const moek_gemm_args *a, const block *b, const moek_row_tile_ *tile, int turn)
+    MOEK_DEVICE void ask_rows(const moek_gemm_ *a, const block *b, const moek_row_tile_ *tile, int turn)
     {
         const int t = threadIdx.x, p = tile->row0 + t, at = turn % 2 * M + t;
         if (t >= M) return;
@@ -271,7 +271,7 @@ struct moek_wide_mma_ {
         moek_cp_async_wait_(0);
         __syncthreads();
     }
-    MOEK_DEVICE void run(const moek_gemm_args *a)
+    MOEK_DEVICE void run(const moek_gemm_ *a)
     {
         MOEK_SHARED_(unsigned char, shared);            /* [STAGES][M + N][STEP] */
         const int lane = threadIdx.x % 32;
@@ -334,12 +334,12 @@ struct moek_wide_mma_ {
 /* Launches such a kernel, of `exact` (INTEGER) if k is long.  args NULL: makes them ready. */
 template <int OP, int M, int N, int STAGES, int WARPS, int HIDDEN, class Format>
 static MOEK_UNUSED moek_status moek_launch_wide_mma_(const void *args, moek_stream stream,
-                                                     void (*kernel)(moek_gemm_args),
-                                                     void (*exact)(moek_gemm_args) = NULL)
+                                                     void (*kernel)(moek_gemm_),
+                                                     void (*exact)(moek_gemm_) = NULL)
 {
     typedef moek_wide_mma_<OP, M, N, STAGES, WARPS, HIDDEN, 0, Format> K;
     const moek_gemm_args *const a = (const moek_gemm_args *)args;
-    moek_gemm_args found;
+    moek_gemm_ found;
     int blocks, most;
     if (!a) {
         const moek_status status = MOEK_READY_(kernel, K::SHARED);
@@ -348,7 +348,7 @@ static MOEK_UNUSED moek_status moek_launch_wide_mma_(const void *args, moek_stre
     blocks = moek_blocks_of_mma_(a, K::UP && a->w_rows > a->n ? N / 2 : N);
     if (blocks == 0) return MOEK_OK;
     if (blocks < 0 || blocks > 0x3fffffff || (size_t)a->k * K::ELEMENT > 0x7fffffff / 128) return MOEK_E_ARGUMENT;
-    found = *a;
+    moek_take_gemm_(&found, a);
     moek_find_gemm_<Format>(&found, 0);
     most = K::BLOCKS * (int)moek_multiprocessors_();
     if (exact && a->k > 1 << 16) kernel = exact;

@@ -55,15 +55,15 @@ struct moek_layer_fragments_ {
     MOEK_DEVICE int pieces(int down) { return k_item(down) / 8; }
     struct params {
         moek_layer_args a;
-        moek_gemm_args up, down;
+        moek_gemm_ up, down;
         int steps[2], units[2], pitch[2];              /* of up, of down: items of 16 rows; units (up: of an expert);
                                                           bytes of a row in shared memory */
         moek_decode_smem fit;
         moek_fastdiv over_blocks, over_units, over_steps[2];
     };
 
-    MOEK_DEVICE const moek_gemm_args *up_of(const params *p) { return &p->up; }
-    MOEK_DEVICE const moek_gemm_args *down_of(const params *p) { return &p->down; }
+    MOEK_DEVICE const moek_gemm_ *up_of(const params *p) { return &p->up; }
+    MOEK_DEVICE const moek_gemm_ *down_of(const params *p) { return &p->down; }
 
     /* What all phases know: shared memory of the block, then numbers.  A pair is one of the experts in use and a token:
      * 8 * expert + token. */
@@ -225,7 +225,7 @@ struct moek_layer_fragments_ {
     {
         int row;
         const int column = column_of(p, 1, i, &row);
-        const moek_gemm_args *const down = down_of(p);
+        const moek_gemm_ *const down = down_of(p);
         if (row >= b->slots || b->pair_of[row] < 0 || column >= down->k) return moek_not_words_(moek_zero_words_());
         return moek_load_relaxed_(h + (size_t)row * down->k + column);
     }
@@ -352,9 +352,9 @@ struct moek_layer_fragments_ {
     /* ---- phases -------------------------------------------------------------------------------------------------- */
 
     /* BY_ROW: the scale of w, of a column of h or y; of up of what comes first in w, or (j 1) of the other. */
-    template <int DOWN> MOEK_DEVICE float row_scale(const moek_gemm_args *args, int j, int e, int column)
+    template <int DOWN> MOEK_DEVICE float row_scale(const moek_gemm_ *args, int j, int e, int column)
     {
-        const moek_gate_up *const of = &args->gate_up;
+        const moek_gate_up_ *const of = &args->gate_up;
         const int of_rows = (DOWN ? (int)Of_down::W_SCALE_ROWS : (int)Format::W_SCALE_ROWS) == 1;
         const size_t i = of_rows ? (size_t)e * of->scale_rows + (size_t)column * of->step : (size_t)e;
         if constexpr (DOWN) return Of_down::w_scale(of->scales[j], i, MOEK_DTYPE_BF16);
@@ -398,7 +398,7 @@ struct moek_layer_fragments_ {
     MOEK_DEVICE void store_h(const params *p, const block *b, uint16_t *h, int d, int row, int column, float first,
                              float other)
     {
-        const moek_gemm_args *const a = up_of(p);
+        const moek_gemm_ *const a = up_of(p);
         const int gated = a->w_rows > a->n, swapped = a->gate_up.swapped;
         float y[2] = {first, other};
         int j;
@@ -440,7 +440,7 @@ struct moek_layer_fragments_ {
     MOEK_DEVICE void store_y(const params *p, const block *b, int column, int token, float y)
     {
         const moek_layer_args *const a = &p->a;
-        const moek_gemm_args *const down = down_of(p);
+        const moek_gemm_ *const down = down_of(p);
         int d;
         if constexpr (Down::MENDS)
             if (y != y) y = again(p, b, column, token);
@@ -597,7 +597,7 @@ struct moek_layer_fragments_ {
     /* Up: scales of all, bias and activation of the block's units, after a barrier; h to memory. */
     MOEK_DEVICE void finish_up(const params *p, const block *b, work_range s, uint16_t *h)
     {
-        const moek_gemm_args *const a = &p->up;
+        const moek_gemm_ *const a = &p->up;
         const int gated = a->w_rows > a->n, each = gated ? 64 : 128;
         const int t = threadIdx.x;
         int i;
@@ -736,9 +736,9 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;
-    p.up = *a->up; p.down = *a->down;
+    moek_take_gemm_(&p.up, a->up); moek_take_gemm_(&p.down, a->down);
     for (i = 0; i < 2; i++) {
-        moek_gemm_args *const to = i ? &p.down : &p.up;
+        moek_gemm_ *const to = i ? &p.down : &p.up;
         const moek_gemm_args *const g = i ? a->down : a->up;
         const int k_item = i ? (int)K::Down::K_ITEM : (int)K::Up::K_ITEM;
         const int granule = i ? (int)K::Down::GRANULE : (int)K::Up::GRANULE;

@@ -45,13 +45,13 @@ template <class Format, int OF_FILE> struct moek_layer_items_ {
     };
     typedef moek_layer_walk_ walk;
 
-    MOEK_DEVICE const void *zeros_of(const moek_gemm_args *a)
+    MOEK_DEVICE const void *zeros_of(const moek_gemm_ *a)
     {
         if constexpr (ZERO) return a->w.zero_points;
         else return NULL;
     }
     /* To item g of rows at->unit of expert e. */
-    MOEK_DEVICE void seat(const moek_gemm_args *a, walk *at, int e, int g)
+    MOEK_DEVICE void seat(const moek_gemm_ *a, walk *at, int e, int g)
     {
         const int lane = threadIdx.x % 32;
         const unsigned char *const w_zero = (const unsigned char *)zeros_of(a);
@@ -60,7 +60,7 @@ template <class Format, int OF_FILE> struct moek_layer_items_ {
         at->w = (const unsigned char *)a->w.codes + (of_64 * (unsigned)(a->k / PIECE) + (unsigned)(2 * g)) * 2048 +
                 at->unit % 4 * 512 + lane * 16;
         if constexpr (BY_BLOCK) {                      /* of the rows that come first in w, and of the others */
-            const moek_gate_up *const of = &a->gate_up;
+            const moek_gate_up_ *const of = &a->gate_up;
             const int column = at->unit * (a->w_rows > a->n ? 8 : 16);
             const size_t row = (size_t)e * of->scale_rows +
                                (MOEK_HALF_(of->shift, lane % 2) + min(column, a->n - 1) * of->step) / 128;
@@ -192,7 +192,7 @@ template <class Format, int OF_FILE> struct moek_layer_items_ {
         if constexpr (EIGHT) add_bytes(c, item + lane * 16, scales, odd, b);
         else add(c, item + lane * 16, scales + lane / 4 * EACH, zeros + lane / 4 * (EACH / 4), zero, b);
     }
-    MOEK_DEVICE float again(const moek_gemm_args *, int, int, const uint16_t *, int) { return 0; }
+    MOEK_DEVICE float again(const moek_gemm_ *, int, int, const uint16_t *, int) { return 0; }
 };
 
 /* Blocks of GGUF files. */
@@ -215,8 +215,8 @@ template <class Format> struct moek_layer_items_<Format, 1> {
         OF_X = LESS || File::MINIMUM, MENDS = OF_X
     };
 
-    MOEK_DEVICE const void *zeros_of(const moek_gemm_args *) { return NULL; }
-    MOEK_DEVICE void seat(const moek_gemm_args *a, walk *at, int e, int g)
+    MOEK_DEVICE const void *zeros_of(const moek_gemm_ *) { return NULL; }
+    MOEK_DEVICE void seat(const moek_gemm_ *a, walk *at, int e, int g)
     {
         const int lane = threadIdx.x % 32, m16 = at->unit % 4, step = g * HALVES;
         const size_t of_64 = (size_t)e * (unsigned)(a->w_rows / 64) + (unsigned)at->unit / 4;
@@ -353,7 +353,7 @@ template <class Format> struct moek_layer_items_<Format, 1> {
     }
     /* Row `row` of expert e times x, whose bits are those at x ^ flip, once more: an Inf in x may make a NaN of two
      * sums, where w times Inf is Inf. */
-    MOEK_DEVICE float again(const moek_gemm_args *a, int e, int row, const uint16_t *x, int flip)
+    MOEK_DEVICE float again(const moek_gemm_ *a, int e, int row, const uint16_t *x, int flip)
     {
         const size_t of_64 = (size_t)e * (unsigned)(a->w_rows / 64) + (unsigned)row / 64;
         return File::sum_again((const unsigned char *)a->w.codes + of_64 * File::of_rows(a->k), row % 64,

@@ -55,7 +55,7 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
     };
     struct params {
         moek_layer_args a;
-        moek_gemm_args up, down;
+        moek_gemm_ up, down;
         int steps[2], units[2], pitch[2];              /* of up, of down: items of a row; units (up: of an expert) */
         int parts;                                     /* gated: 2 */
         moek_decode_smem fit;
@@ -103,7 +103,7 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
     MOEK_DEVICE void seat(const params *p, walk *at, int g, int mine)
     {
         const int down = at->part >> 1, gated = !down && p->parts == 2, lane = threadIdx.x % 32;
-        const moek_gemm_args *const a = down ? &p->down : &p->up;
+        const moek_gemm_ *const a = down ? &p->down : &p->up;
         const int e = __shfl_sync(0xffffffff, mine, at->d), bytes = a->k * ELEMENT;
         const int half = gated && at->half, j = 8 * at->unit;
         if (a->w.layout) {
@@ -296,7 +296,7 @@ template <int STAGES, int WARPS, int BYTES, int HOPPER, class Format> struct moe
         }
     }
     /* ROUNDS: of expert e, for this lane's row of a unit; 0 if there is none. */
-    MOEK_DEVICE uint16_t bias_of(const moek_gemm_args *a, int e, int column)
+    MOEK_DEVICE uint16_t bias_of(const moek_gemm_ *a, int e, int column)
     {
         return a->w.bias && column < a->n ? ((const uint16_t *)a->w.bias)[(size_t)e * a->w_rows + column] : (uint16_t)0;
     }
@@ -743,7 +743,8 @@ static MOEK_UNUSED moek_status moek_launch_layer_mma_(
     p.fit = moek_decode_smem_of(room, a->tokens, a->topk, a->up->experts, a->down->n, a->up->n,
                                 a->up->w_rows > a->up->n, Format::W_BITS, 0, (int)blocks);
     if (!p.fit.fits || !a->state || !a->y || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
-    p.a = *a; p.up = *a->up; p.down = *a->down;
+    p.a = *a;
+    moek_take_gemm_(&p.up, a->up); moek_take_gemm_(&p.down, a->down);
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;

@@ -63,7 +63,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
     struct size_ { int columns, tiles, steps; moek_fastdiv over_tiles, over_steps; };
     struct params {
         moek_layer_args a;
-        moek_gemm_args up, down;
+        moek_gemm_ up, down;
         size_ sizes[2];
         moek_fastdiv blocks, topk, tokens;
         CUtensorMap w_up, w_down;
@@ -238,7 +238,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
     MOEK_DEVICE void up_finish(const params *p, float (*sum)[M / 2],
                                const tile *at, float *row_max, int mine, int dtype)
     {
-        const moek_gemm_args *const a = &p->up;
+        const moek_gemm_ *const a = &p->up;
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
         const int gated = a->w_rows > n, swapped = a->gate_up.swapped;
         uint32_t word[2][2][M / 8];             /* of a row of a, two columns of each 8 (not gated: of each 16) */
@@ -320,7 +320,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
     MOEK_DEVICE void down_finish(const params *p, float (*sum)[M / 2],
                                  const tile *at, const int *to, int mine, int dtype)
     {
-        const moek_gemm_args *const a = &p->down;
+        const moek_gemm_ *const a = &p->down;
         const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, g = lane / 4, c = lane % 4 * 2, n = a->n;
         int b, i;
         #pragma unroll
@@ -491,7 +491,7 @@ template <int M, int N, int STAGES, class Format> struct moek_layer_wgmma_ {
         /* Down: sums of up meet first: those wait behind weights. */
         const int hold = b->plan.demand[0] ? -1 : issued + 2;
         const float *w_scale;
-        const moek_gemm_args *const a = UP ? &p->up : &p->down;
+        const moek_gemm_ *const a = UP ? &p->up : &p->down;
         if (!b->plan.demand[!UP]) w = start_walk(p, b->plan.all[!UP], !UP);
         at.e = -1;
         for (;; w.tile++) {
@@ -967,7 +967,8 @@ static MOEK_UNUSED moek_status moek_launch_layer_wgmma_(
     if (a->tokens < 1) return MOEK_OK;
     if (a->up->experts < 1 || a->up->experts > MOEK_SM90_EXPERTS || !a->state || !a->split ||
         (long long)a->tokens * a->topk > MOEK_SELF_SORT || a->up->n_offset || a->down->k_offset) return MOEK_E_ARGUMENT;
-    p.a = *a; p.up = *a->up; p.down = *a->down;
+    p.a = *a;
+    moek_take_gemm_(&p.up, a->up); moek_take_gemm_(&p.down, a->down);
     if (!a->x_stride) p.a.x_stride = a->up->k;
     if (!a->addend_stride) p.a.addend_stride = a->down->n;
     if (!a->y_stride) p.a.y_stride = a->down->n;

@@ -110,7 +110,8 @@ static void reference(const byte_case *c)
 /* Sums of rows first to first + rows - 1 and so many columns, as a set makes them. */
 static void sums_of(const byte_case *c, int set, int in_panels, int first, int rows, int columns, float *to)
 {
-    moek_gemm_args args, found;
+    moek_gemm_args args;
+    moek_gemm_ found;
     moek_bytes_ t;
     memset(&args, 0, sizeof args);
     args.n = args.w_rows = N; args.k = c->k; args.k_offset = c->offset; args.a_rows = ROWS;

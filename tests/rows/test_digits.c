@@ -218,7 +218,7 @@ static const moek_units_ *units_by(const moek_format *f, int set, moek_tile_few_
 static void panels(const sum_case *c, const void *args)
 {
     static float plain[MOEK_PANEL_X * MOEK_STRIP], made[MOEK_PANEL_X * MOEK_STRIP];
-    moek_gemm_args found;
+    moek_gemm_ found;
     int set, rows, j, r;
     for (set = 0; set < (int)(sizeof sets / sizeof *sets); set++) {
         moek_panels_ p;
@@ -256,7 +256,7 @@ static void bytes_of_blocks(const sum_case *c, const void *args)
 #endif
     };
     const moek_format *const f = given_to(c);
-    moek_gemm_args found;
+    moek_gemm_ found;
     int i, rows, j, r;
     if (!f->only_blocks || f->x != MOEK_ELEMENT_S8) return;
     for (i = 0; i < (int)(sizeof ways / sizeof *ways); i++) {
@@ -280,7 +280,8 @@ static void bytes_of_blocks(const sum_case *c, const void *args)
 static void sums(const sum_case *c)
 {
     static double plain[N][MOEK_X_RUNS], made[N][MOEK_X_RUNS];
-    moek_gemm_args args, found;
+    moek_gemm_args args;
+    moek_gemm_ found;
     moek_set_ less = moek_set_cpu_;
     moek_digits_ d;
     double worst, l2;
@@ -395,7 +396,8 @@ static void tile_sums(moek_tiles_ *t, const moek_tile_set_ *set, int of, int fir
 static void tiles(const sum_case *c)
 {
     static double plain[N][MOEK_X_RUNS], made[N][MOEK_X_RUNS];
-    moek_gemm_args args, found;
+    moek_gemm_args args;
+    moek_gemm_ found;
     moek_tile_set_ less = moek_tile_set_cpu_;
     moek_tiles_ t;
     double worst, l2;

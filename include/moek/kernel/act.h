@@ -19,7 +19,7 @@ MOEK_DEVICE void moek_act_of_sums_(float *sum, float alpha, float beta, float li
         for (i = 0; i < N / 2; i++) sum[i] = moek_act_any_(ACT, sum[i], 0, alpha, beta, limit);
 }
 /* The activation, in place: gated, of a pair of rows of w in the first one's; else of both.  swapped: up is first. */
-template <int N> MOEK_DEVICE void moek_act_sums_(const moek_gemm_args *a, float *sum, int swapped)
+template <int N> MOEK_DEVICE void moek_act_sums_(const moek_gemm_ *a, float *sum, int swapped)
 {
     const moek_epilogue *const to = &a->epilogue;
     int i;

@@ -170,7 +170,7 @@ static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to
     const int laid = moek_bytes_laid_(t, rows), pairs = moek_bytes_pairs_(t, laid), blocks = (n + 31) / 32;
     const int order = pairs ? (int)MOEK_BYTES_PAIRS : t->order, all = pairs ? (blocks + 1) / 2 * 2 : blocks;
     const moek_digits_ *const d = &t->t.p.d;
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const size_t row_bytes = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k;
     const size_t groups = ((size_t)d->all + 31) / 32, step = 32 * (size_t)t->column * (size_t)laid;
     const float unit = d->f.w == MOEK_ELEMENT_E2M1 ? 0.5f : 1.0f;
@@ -326,7 +326,7 @@ static MOEK_UNUSED void moek_bytes_sums_(const moek_bytes_ *t, int e, int p0, in
     if (tiles) t->set->end();
 }
 /* blocks: of GGUF files, what the set has for them; or NULL. */
-MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_args *found, const moek_byte_set_ *set, int op,
+MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_ *found, const moek_byte_set_ *set, int op,
                                        int quant, int columns, const moek_block_set_ *blocks)
 {
     const int bits = moek_format_of(quant)->w_bits;
@@ -367,7 +367,7 @@ static MOEK_UNUSED void moek_bytes_task_(const void *data, long long task)
 static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream stream, const moek_byte_set_ *set,
                                                   int op, int quant, int columns, const moek_block_set_ *blocks)
 {
-    moek_gemm_args found;
+    moek_gemm_ found;
     moek_bytes_ t = moek_bytes_of_(args, &found, set, op, quant, columns, blocks);
     const int strip = MOEK_STRIP / t.t.p.d.halves;
     if (t.t.exact && t.t.p.d.all > MOEK_PANEL_EXACT)

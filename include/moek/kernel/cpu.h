@@ -46,7 +46,7 @@ MOEK_CPU_FN int moek_digits_bits_(int type)
     return type == MOEK_SCALE_TYPE_F32 ? 32 : type == MOEK_SCALE_TYPE_T ? 16 : 8;
 }
 /* Row p of the work of up or down reads this row of a. */
-MOEK_CPU_FN size_t moek_digits_from_(const moek_gemm_args *a, int p)
+MOEK_CPU_FN size_t moek_digits_from_(const moek_gemm_ *a, int p)
 {
     return (size_t)(a->rows.order ? a->rows.order[p] / a->rows.div : p);
 }

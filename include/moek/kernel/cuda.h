@@ -7,7 +7,7 @@
 
 /* In launchers of GEMMs: the bytes of a row of a, where none are given; the halves of w and their scales (in_memory: in
  * the order of memory); and global scales and zero points. */
-template <class Format> static MOEK_UNUSED void moek_find_gemm_(moek_gemm_args *a, int in_memory)
+template <class Format> static MOEK_UNUSED void moek_find_gemm_(moek_gemm_ *a, int in_memory)
 {
     if (!a->a_row_bytes) a->a_row_bytes = (int)((size_t)a->k * Format::X_BITS / 8);
     moek_find_gate_up_of_(a, Format::W_BITS, Format::W_SCALE_BITS, Format::W_SCALE_ROWS, Format::W_SCALE_COLUMNS,
@@ -279,7 +279,7 @@ MOEK_DEVICE int moek_quotient_(int n, int d)
 /* Scales whose type the format says, where it is f32. */
 #define MOEK_F32_(scales) ((const float *)(scales))
 /* fp8b128: scales of row j of expert e, of half 0 or 1; row: how many there are of a row. */
-MOEK_DEVICE const float *moek_scales_of_(const moek_gate_up *h, int half, int e, int j, int row)
+MOEK_DEVICE const float *moek_scales_of_(const moek_gate_up_ *h, int half, int e, int j, int row)
 {
     const size_t at = (size_t)e * h->scale_rows + (MOEK_HALF_(h->shift, half) + j * h->step) / 128;
     return MOEK_HALF_(h->scales, half) + at * row;

@@ -346,7 +346,7 @@ typedef struct moek_lane_scales_ { int32_t at[MOEK_LANES]; } moek_lane_scales_;
 
 /* A row of the table, and what its launcher found. */
 typedef struct moek_digits_ {
-    const moek_gemm_args *a;                           /* with halves */
+    const moek_gemm_ *a;                               /* with halves */
     moek_format f;                                     /* with the columns of the row */
     const moek_set_ *set;
     int up, halves, each;                              /* columns of a lane */
@@ -411,7 +411,7 @@ static MOEK_UNUSED void moek_digits_groups_(const moek_digits_ *d, moek_x_run_ *
 /* Run number `run` of row `from` of x in s8, for blocks: codes, where sums of lanes begin, scales, sums of groups. */
 static MOEK_UNUSED void moek_digits_block_bytes_(const moek_digits_ *d, moek_x_run_ *to, size_t from, int run)
 {
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const int8_t *const row = (const int8_t *)a->a + from * (size_t)(a->a_row_bytes ? a->a_row_bytes : a->k);
     const float *const scale = (const float *)a->a_scale + from * (size_t)((d->all + 31) / 32);
     const int columns = d->f.w_scale.columns, lanes = columns / 4, words = d->blocks && d->blocks->words;
@@ -451,7 +451,7 @@ static MOEK_UNUSED void moek_digits_block_bytes_(const moek_digits_ *d, moek_x_r
 /* Run number `run` of row `from` of x, for blocks.  Returns the bits of the largest |x|. */
 static MOEK_UNUSED uint32_t moek_digits_block_run_(const moek_digits_ *d, moek_x_run_ *to, size_t from, int run)
 {
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const char *const row = (const char *)a->a + from * (a->a_row_bytes ? (size_t)a->a_row_bytes : 2 * (size_t)a->k);
     uint32_t top = 0;
     int c;
@@ -472,7 +472,7 @@ static MOEK_UNUSED uint32_t moek_digits_block_run_(const moek_digits_ *d, moek_x
 /* Run number `run` of row `from` of x.  Returns the bits of the largest |x|. */
 static MOEK_UNUSED uint32_t moek_digits_run_(const moek_digits_ *d, moek_x_run_ *to, size_t from, int run)
 {
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const size_t row_bytes = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * (size_t)d->f.x_bits / 8;
     const char *const row = (const char *)a->a + from * row_bytes;
     const int per = d->each * MOEK_LANES, x_columns = d->f.x_scale.columns, words = d->set->words && d->each == 4;
@@ -537,7 +537,7 @@ static MOEK_UNUSED void moek_digits_s8_(const moek_digits_ *d, moek_x_run_ *to, 
 static MOEK_UNUSED float moek_digits_float_(const moek_digits_ *d, const uint8_t *w, const void *scale,
                                             const uint8_t *zero, size_t from)
 {
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const size_t row_bytes = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * (size_t)d->f.x_bits / 8;
     const char *const row = (const char *)a->a + from * row_bytes;
     const int columns = d->f.w_scale.columns, x_columns = d->f.x_scale.columns, least = columns ? columns : 32;
@@ -567,7 +567,7 @@ static MOEK_UNUSED float moek_digits_float_(const moek_digits_ *d, const uint8_t
 static MOEK_UNUSED float moek_digits_block_float_(const moek_digits_ *d, const uint8_t *w, size_t from)
 {
     enum { COLUMNS = 256 };
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const char *const row = (const char *)a->a + from * (a->a_row_bytes ? (size_t)a->a_row_bytes : 2 * (size_t)a->k);
     const int columns = d->f.w_scale.columns;
     float sum = 0;
@@ -590,7 +590,7 @@ MOEK_CPU_FN size_t moek_digits_row_(const moek_digits_ *d)             /* bytes 
 /* Columns from j0 on of half `of`, runs from `run` on: where codes, zero points and scales lie. */
 MOEK_CPU_FN void moek_digits_w_(const moek_digits_ *d, moek_w_run_ *w, int e, int j0, int of, int run, int runs)
 {
-    const moek_gate_up *const h = &d->a->gate_up;
+    const moek_gate_up_ *const h = &d->a->gate_up;
     const moek_scale_shape *const ws = &d->f.w_scale;
     const int run_columns = (int)MOEK_RUN * (int)MOEK_LANES * d->each;
     const int run_scales = ws->columns ? run_columns / ws->columns : 0, g = run * run_scales;
@@ -705,7 +705,7 @@ static MOEK_UNUSED void moek_digits_dots_(const moek_digits_ *d, int e, int p0, 
 static MOEK_UNUSED void moek_digits_scaled_(const moek_digits_ *d, int e, int p0, int rows, int j0, int columns, int of,
                                             double (*sum)[MOEK_X_RUNS])
 {
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const moek_scale_shape *const ws = &d->f.w_scale, *const xs = &d->f.x_scale;
     const int x_row = xs->rows && !xs->columns && !d->early, x_global_scale = d->f.static_x && xs->rows;
     const uint16_t *const biases = a->w.bias ? (const uint16_t *)a->gate_up.bias[of] : NULL;
@@ -732,7 +732,7 @@ static MOEK_UNUSED void moek_digits_scaled_(const moek_digits_ *d, int e, int p0
 static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0, int rows, int j0, int columns,
                                            double (*sum)[MOEK_X_RUNS])
 {
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const int halves = d->halves, dtype = a->dtype;
     int r, j;
     for (j = 0; j < halves; j++) moek_digits_scaled_(d, e, p0, rows, j0, columns, j, sum);
@@ -747,7 +747,7 @@ static MOEK_UNUSED void moek_digits_store_(const moek_digits_ *d, int e, int p0,
     }
 }
 /* Of args of a launcher, which are copied to *found.  columns: of a scale of w, where the format leaves these open. */
-MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_args *found, const moek_set_ *set, int op,
+MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_ *found, const moek_set_ *set, int op,
                                          int quant, int columns)
 {
     moek_digits_ d;
@@ -756,7 +756,7 @@ MOEK_CPU_FN moek_digits_ moek_digits_of_(const void *args, moek_gemm_args *found
     for (i = 0; f.number != quant; i++) f = moek_cpu_formats_[i];
     if (f.blocks) f.w_scale.columns = columns;
     memset(&d, 0, sizeof d);
-    *found = *(const moek_gemm_args *)args;
+    moek_take_gemm_(found, (const moek_gemm_args *)args);
     if (f.only_blocks || found->w.layout == MOEK_WEIGHTS_BLOCKS) {     /* which become s8 */
         d.block = moek_blocks_;
         while (d.block->type != f.file_type) d.block++;
@@ -793,7 +793,7 @@ static MOEK_UNUSED void moek_digits_task_(const void *data, long long task)
 static MOEK_UNUSED moek_status moek_digits_launch_(const void *args, moek_stream stream, const moek_set_ *set, int op,
                                                    int quant, int columns, const moek_block_set_ *blocks)
 {
-    moek_gemm_args found;
+    moek_gemm_ found;
     moek_digits_ d = moek_digits_of_(args, &found, set, op, quant, columns);
     if (d.block) d.unpack = blocks->unpack;
     if (d.block && blocks->dots) d.blocks = blocks;

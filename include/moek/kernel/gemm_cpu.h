@@ -104,15 +104,15 @@ MOEK_CPU_LOOP_ int moek_cpu_exact_(const moek_gemm_cpu_ *c)
 #undef MOEK_INTEGER_
     return 0;
 }
-MOEK_CPU_LOOP_ int moek_cpu_k_(const moek_gemm_cpu_ *c, const moek_gemm_args *a)
+MOEK_CPU_LOOP_ int moek_cpu_k_(const moek_gemm_cpu_ *c, const moek_gemm_ *a)
 {
     return c->op == MOEK_OP_UP && c->hidden ? c->hidden : a->k;
 }
-MOEK_CPU_LOOP_ int moek_cpu_n_(const moek_gemm_cpu_ *c, const moek_gemm_args *a)
+MOEK_CPU_LOOP_ int moek_cpu_n_(const moek_gemm_cpu_ *c, const moek_gemm_ *a)
 {
     return c->op == MOEK_OP_DOWN && c->hidden ? c->hidden : a->n;
 }
-MOEK_CPU_LOOP_ int moek_cpu_halves_(const moek_gemm_cpu_ *c, const moek_gemm_args *a)
+MOEK_CPU_LOOP_ int moek_cpu_halves_(const moek_gemm_cpu_ *c, const moek_gemm_ *a)
 {
     return c->op == MOEK_OP_UP && a->w_rows == 2 * a->n ? 2 : 1;
 }
@@ -220,7 +220,7 @@ MOEK_CPU_LOOP_ void moek_cpu_zeros_(const moek_gemm_cpu_ *c, float *to, const ui
     }
 }
 /* Sum s of the columns from j0 on takes this row of w, of half *of; gate and up of a column are neighbours. */
-MOEK_CPU_LOOP_ size_t moek_cpu_w_row_(const moek_gemm_args *a, int halves, int j0, int s, int *of)
+MOEK_CPU_LOOP_ size_t moek_cpu_w_row_(const moek_gemm_ *a, int halves, int j0, int s, int *of)
 {
     *of = halves == 2 ? s % 2 : 0;
     return halves == 2 ? (size_t)(j0 + s / 2) * (size_t)a->gate_up.step : (size_t)(j0 + s);
@@ -236,7 +236,7 @@ enum { MOEK_CPU_GROUPS = MOEK_CPU_X / 16 + 8 };
 typedef struct moek_cpu_made_ { float *x, *x_scale, *w_scale, *zero; } moek_cpu_made_;
 
 /* Row r of x. */
-MOEK_CPU_LOOP_ void moek_cpu_load_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, moek_cpu_stretch_ t, int r,
+MOEK_CPU_LOOP_ void moek_cpu_load_(const moek_gemm_cpu_ *c, const moek_gemm_ *a, moek_cpu_stretch_ t, int r,
                                    size_t from, moek_cpu_made_ made)
 {
     const moek_scale_shape *const xs = &c->f->x_scale;
@@ -304,7 +304,7 @@ MOEK_CPU_LOOP_ void moek_cpu_row_(const moek_gemm_cpu_ *c, moek_cpu_stretch_ t, 
     c->rows->row(sum, w, t.n, moek_cpu_ahead_(c) ? 1 : (float)moek_cpu_of_sum_(c), dots);
 }
 /* The scale of piece i of the stretch, for the row of x that lies in row `from` of a. */
-MOEK_CPU_LOOP_ float moek_cpu_scale_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, moek_cpu_stretch_ t, int i,
+MOEK_CPU_LOOP_ float moek_cpu_scale_(const moek_gemm_cpu_ *c, const moek_gemm_ *a, moek_cpu_stretch_ t, int i,
                                      size_t from, const void *w_scales)
 {
     const moek_scale_shape *const xs = &c->f->x_scale;
@@ -319,7 +319,7 @@ MOEK_CPU_LOOP_ float moek_cpu_scale_(const moek_gemm_cpu_ *c, const moek_gemm_ar
     return scale * (float)moek_cpu_of_sum_(c);
 }
 /* The same by pieces that become f32 first. */
-MOEK_CPU_LOOP_ void moek_cpu_pieces_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, moek_cpu_stretch_ t,
+MOEK_CPU_LOOP_ void moek_cpu_pieces_(const moek_gemm_cpu_ *c, const moek_gemm_ *a, moek_cpu_stretch_ t,
                                      const size_t *from, moek_cpu_made_ made, const void *w, const void *w_scales,
                                      int zeros, int i0, int end, float (*lanes)[MOEK_LANES])
 {
@@ -349,11 +349,11 @@ MOEK_CPU_LOOP_ void moek_cpu_pieces_(const moek_gemm_cpu_ *c, const moek_gemm_ar
 }
 /* sum[s][r] = w row s . row p0 + r of a.  Lanes are summed after each RUN of k, whatever the number of rows: so the
  * bits of a row do not depend on which rows are beside it.  exact: in the place of sum, of integers. */
-MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, int e, int p0, int rows,
+MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_ *a, int e, int p0, int rows,
                                    int j0, int sums, float (*sum)[MOEK_CPU_M], double (*exact)[MOEK_CPU_M])
 {
     const moek_format *const f = c->f;
-    const moek_gate_up *const h = &a->gate_up;
+    const moek_gate_up_ *const h = &a->gate_up;
     const int groups = moek_cpu_groups_(c), halves = moek_cpu_halves_(c, a), k = moek_cpu_k_(c, a);
     const int columns = moek_cpu_w_columns_(c);
     const size_t w_bytes = c->block ? (size_t)k / (size_t)f->file_columns * (size_t)f->file_bytes
@@ -423,7 +423,7 @@ MOEK_CPU_LOOP_ void moek_cpu_sums_(const moek_gemm_cpu_ *c, const moek_gemm_args
     }
 }
 /* out = act(sum * scales + bias). */
-MOEK_CPU_LOOP_ void moek_cpu_store_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, int e, int p0, int rows,
+MOEK_CPU_LOOP_ void moek_cpu_store_(const moek_gemm_cpu_ *c, const moek_gemm_ *a, int e, int p0, int rows,
                                     int j0, int sums, float (*sum)[MOEK_CPU_M], double (*exact)[MOEK_CPU_M])
 {
     const moek_format *const f = c->f;
@@ -460,7 +460,7 @@ MOEK_CPU_LOOP_ void moek_cpu_store_(const moek_gemm_cpu_ *c, const moek_gemm_arg
 /* ---- a kernel ---------------------------------------------------------------------------------------------------- */
 
 /* Columns of an expert, or none. */
-MOEK_CPU_LOOP_ void moek_cpu_task_(const moek_gemm_cpu_ *c, const moek_gemm_args *a, long long task)
+MOEK_CPU_LOOP_ void moek_cpu_task_(const moek_gemm_cpu_ *c, const moek_gemm_ *a, long long task)
 {
     const moek_gemm_task_ t = moek_gemm_task_of_(a, MOEK_CPU_COLUMNS, task);
     const int sums = t.columns * moek_cpu_halves_(c, a);
@@ -478,7 +478,8 @@ static MOEK_UNUSED moek_status moek_cpu_launch_(const void *args, moek_stream st
 {
     const moek_format *const f = c->f;
     const int columns = moek_cpu_w_columns_(c);
-    moek_gemm_args found = *(const moek_gemm_args *)args;
+    moek_gemm_ found;
+    moek_take_gemm_(&found, (const moek_gemm_args *)args);
     if (c->block)
         moek_find_gate_up_by_(&found, (size_t)found.k / (size_t)f->file_columns * (size_t)f->file_bytes, 32, 0, 0, 0);
     else moek_find_gate_up_of_(&found, f->w_bits, moek_digits_bits_(f->w_scale.type), f->w_scale.rows, columns, 0);
@@ -490,7 +491,7 @@ static MOEK_UNUSED moek_status moek_cpu_launch_(const void *args, moek_stream st
     static const moek_gemm_cpu_ way##_facts_ = { &format, MOEK_OP_##OP, hidden, columns, m, dots, block, rows }; \
     static void way##_task_(const void *data, long long task) \
     { \
-        moek_cpu_task_(&way##_facts_, (const moek_gemm_args *)data, task); \
+        moek_cpu_task_(&way##_facts_, (const moek_gemm_ *)data, task); \
     }
 /* A row of the table: MOEK_GEMM_CPU_ROW_(name, UP, INT4_A16, hidden or 0, columns of a scale of w, m, AVX2, dots, what
  * decodes blocks, and moek_cpu_rows_, or NULL). */

@@ -3,7 +3,7 @@
 #ifndef MOEK_NUMBERS_H
 #define MOEK_NUMBERS_H
 #include <math.h>
-#include "../ops.h"
+#include "gemm.h"
 #include "../../../generated/moek_element.h"             /* moek_from_<element>_, moek_to_<element>_ */
 #include "../../../generated/moek_act.h"
 
@@ -50,17 +50,17 @@ MOEK_FN float moek_epilogue_of_(const moek_epilogue *to, float g, float u)
     return moek_act_any_(to->act, g, u, to->alpha, to->beta, to->limit);
 }
 /* Groups of so many columns of k that a row of w has, 0: all of k is one; of a shard, the first may begin before k. */
-static MOEK_UNUSED size_t moek_groups_(const moek_gemm_args *a, int columns)
+static MOEK_UNUSED size_t moek_groups_(const moek_gemm_ *a, int columns)
 {
     return columns ? ((size_t)a->k_offset + (size_t)a->k + (size_t)columns - 1) / (size_t)columns : 1;
 }
 /* Half i of the weights is gate.  (gate_up.swapped is found.) */
-static MOEK_UNUSED int moek_half_is_gate_(const moek_gemm_args *a, int i)
+static MOEK_UNUSED int moek_half_is_gate_(const moek_gemm_ *a, int i)
 {
     return a->w_rows > a->n && i == a->gate_up.swapped;
 }
 /* The row of an expert's with which half i begins. */
-static MOEK_UNUSED size_t moek_half_first_(const moek_gemm_args *a, int i)
+static MOEK_UNUSED size_t moek_half_first_(const moek_gemm_ *a, int i)
 {
     if (a->w_rows <= a->n || a->gate.codes) return 0;
     return (size_t)(moek_half_is_gate_(a, i) ? a->gate_first : a->up_first);
@@ -68,14 +68,14 @@ static MOEK_UNUSED size_t moek_half_first_(const moek_gemm_args *a, int i)
 /* Finds a->gate_up, but for zero points.  row: bytes of a row of w; scale_bits, scale_rows, scale_columns: of the
  * scales of w, of so many rows and columns each, 0: all (no scales: as one would be).  in_memory: gated, [0] is of what
  * lies first in memory, as maps of weights want it; else of gate. */
-static MOEK_UNUSED void moek_find_gate_up_by_(moek_gemm_args *a, size_t row, int scale_bits, int scale_rows,
+static MOEK_UNUSED void moek_find_gate_up_by_(moek_gemm_ *a, size_t row, int scale_bits, int scale_rows,
                                              int scale_columns, int in_memory)
 {
     const int gated = a->w_rows > a->n, apart = gated && a->gate.codes;
     const int scales_separate = gated && !apart && a->scales_separate;
     const int of = scale_rows ? scale_rows : 1, blocks = ((of > 1 ? a->n_offset : 0) + a->n + of - 1) / of;
     const size_t scales = moek_groups_(a, scale_columns) * (size_t)scale_bits / 8;
-    moek_gate_up *const h = &a->gate_up;
+    moek_gate_up_ *const h = &a->gate_up;
     int i;
     h->swapped = gated && in_memory &&
                  (apart ? (uintptr_t)a->gate.codes > (uintptr_t)a->w.codes : a->gate_first > a->up_first);
@@ -97,7 +97,7 @@ static MOEK_UNUSED void moek_find_gate_up_by_(moek_gemm_args *a, size_t row, int
     }
 }
 /* The same with bits of an element of w, and zero points. */
-static MOEK_UNUSED void moek_find_gate_up_of_(moek_gemm_args *a, int bits, int scale_bits, int scale_rows,
+static MOEK_UNUSED void moek_find_gate_up_of_(moek_gemm_ *a, int bits, int scale_bits, int scale_rows,
                                              int scale_columns, int in_memory)
 {
     const size_t zeros = (moek_groups_(a, scale_columns) * (size_t)bits + 7) / 8;      /* bytes of a row of them */
@@ -109,7 +109,7 @@ static MOEK_UNUSED void moek_find_gate_up_of_(moek_gemm_args *a, int bits, int s
     }
 }
 /* The global scale of half i of the weights of expert e. */
-MOEK_FN float moek_global_scale_of_(const moek_gemm_args *a, int i, int e)
+MOEK_FN float moek_global_scale_of_(const moek_gemm_ *a, int i, int e)
 {
     return a->gate_up.global_scale[i][e * a->gate_up.global_step];
 }

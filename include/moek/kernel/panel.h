@@ -202,8 +202,8 @@ MOEK_CPU_FN void moek_panel_bytes_(const moek_panels_ *p, size_t *w, size_t *zer
 MOEK_CPU_FN moek_panel_at_ moek_panel_at_of_(const moek_panels_ *p, int e, int j, int of)
 {
     const moek_digits_ *const d = &p->d;
-    const moek_gemm_args *const a = d->a;
-    const moek_gate_up *const h = &a->gate_up;
+    const moek_gemm_ *const a = d->a;
+    const moek_gate_up_ *const h = &a->gate_up;
     const int gated = d->halves == 2, apart = gated && a->gate.codes;
     const size_t step = (size_t)(gated ? h->step : 1), row = (size_t)e * (size_t)h->rows + (size_t)j * step;
     const int rows = !d->block && d->f.w_scale.rows == 1 && d->f.w_scale.columns;      /* that have scales of blocks */
@@ -285,7 +285,7 @@ static MOEK_UNUSED void moek_panel_words_(const moek_panels_ *p, uint32_t *words
 {
     enum { ALL = 256 / 16 + (int)MOEK_PANEL_GROUPS };  /* scales of a block, the most, and what a turn may read more */
     const moek_digits_ *const d = &p->d;
-    const moek_gate_up *const h = &d->a->gate_up;
+    const moek_gate_up_ *const h = &d->a->gate_up;
     const int columns = d->f.w_scale.columns, begin = k % d->block->columns;
     const size_t bytes = moek_digits_row_(d), step = (size_t)(d->halves == 2 ? h->step : 1);
     const size_t first = (size_t)(k / d->block->columns) * (size_t)d->block->bytes;
@@ -377,7 +377,7 @@ static MOEK_UNUSED void moek_panel_w_(const moek_panels_ *p, float *panel, int e
 static MOEK_UNUSED void moek_panel_x_(const moek_panels_ *p, float *x, float *scale, int p0, int rows, int k)
 {
     const moek_digits_ *const d = &p->d;
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const moek_scale_shape *const xs = &d->f.x_scale;
     const size_t row_bytes = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * (size_t)d->f.x_bits / 8;
     const size_t x_row = xs->columns ? ((size_t)d->all + (size_t)xs->columns - 1) / (size_t)xs->columns : 1;
@@ -404,7 +404,7 @@ static MOEK_UNUSED void moek_panel_x_(const moek_panels_ *p, float *x, float *sc
 static MOEK_UNUSED void moek_panel_w_scale_(const moek_panels_ *p, float *to, int e, int j, int of, int rows, int k)
 {
     const moek_digits_ *const d = &p->d;
-    const moek_gate_up *const h = &d->a->gate_up;
+    const moek_gate_up_ *const h = &d->a->gate_up;
     const moek_scale_shape *const ws = &d->f.w_scale;
     const size_t bytes = (size_t)moek_digits_scale_bits_(&d->f) / 8, g = ws->columns ? (size_t)(k / ws->columns) : 0;
     const size_t groups = moek_groups_(d->a, ws->columns), step = (size_t)(d->halves == 2 ? h->step : 1);
@@ -431,7 +431,7 @@ MOEK_CPU_FN int moek_panel_lane_(const moek_digits_ *d, int c, int of)
 static MOEK_UNUSED void moek_panel_factors_(const moek_panels_ *p, int e, int j0, int columns, float *by, float *bias)
 {
     const moek_digits_ *const d = &p->d;
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const moek_scale_shape *const ws = &d->f.w_scale;
     const float x_global_scale = d->f.static_x && d->f.x_scale.rows ? d->a->a_global_scale[0] : 1;
     const size_t step = (size_t)(d->halves == 2 ? a->gate_up.step : 1);
@@ -454,7 +454,7 @@ static MOEK_UNUSED void moek_panel_store_(const moek_panels_ *p, int e, int p0, 
                                           const float *sum)
 {
     const moek_digits_ *const d = &p->d;
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const moek_scale_shape *const xs = &d->f.x_scale;
     const int x_row = xs->rows && !xs->columns && !d->early, x_all = xs->type && !xs->rows;
     const moek_epilogue *const to_y = &a->epilogue;
@@ -533,7 +533,7 @@ static MOEK_UNUSED void moek_panel_sums_(const moek_panels_ *p, int e, int p0, i
             moek_panel_lift_high_(sum, rows);
     }
 }
-MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_args *found, const moek_panel_set_ *set,
+MOEK_CPU_FN moek_panels_ moek_panels_of_(const void *args, moek_gemm_ *found, const moek_panel_set_ *set,
                                          int op, int quant, int columns)
 {
     moek_panels_ p;
@@ -572,7 +572,7 @@ static MOEK_UNUSED moek_status moek_panel_launch_(const void *args, moek_stream 
                                                   int op, int quant, int columns, moek_unpack_ *unpack,
                                                   const moek_units_ *units)
 {
-    moek_gemm_args found;
+    moek_gemm_ found;
     moek_panels_ p = moek_panels_of_(args, &found, set, op, quant, columns);
     p.d.unpack = unpack;
     p.units = units;

@@ -1,7 +1,7 @@
 /* moek/kernel/parallel.h -- tasks of the CPU rows, on threads of the caller or of OpenMP. */
 #ifndef MOEK_PARALLEL_H
 #define MOEK_PARALLEL_H
-#include "../ops.h"
+#include "gemm.h"
 #include "linkage.h"
 
 #if defined(_OPENMP)
@@ -51,18 +51,18 @@ static MOEK_UNUSED int moek_tasks_wanted_(moek_stream stream)
 /* A task of up or down: columns j0 on of expert e, rows first to end - 1 of the work, all that the expert has: so its
  * weights come from memory once.  first == end: none. */
 typedef struct moek_gemm_task_ { int e, first, end, j0, columns; } moek_gemm_task_;
-static MOEK_UNUSED long long moek_gemm_tasks_(const moek_gemm_args *a, int columns)
+static MOEK_UNUSED long long moek_gemm_tasks_(const moek_gemm_ *a, int columns)
 {
     return (long long)(a->rows_per_expert ? a->experts : a->rows.num_blocks[0]) * ((a->n + columns - 1) / columns);
 }
 /* Columns of a task: `columns`, halved while that gives too few tasks, and at least `min`. */
-static MOEK_UNUSED int moek_gemm_columns_(const moek_gemm_args *a, moek_stream stream, int columns, int min)
+static MOEK_UNUSED int moek_gemm_columns_(const moek_gemm_ *a, moek_stream stream, int columns, int min)
 {
     const int wanted = moek_tasks_wanted_(stream);
     while (columns / 2 >= min && moek_gemm_tasks_(a, columns) < wanted) columns /= 2;
     return columns;
 }
-static MOEK_UNUSED moek_gemm_task_ moek_gemm_task_of_(const moek_gemm_args *a, int columns, long long task)
+static MOEK_UNUSED moek_gemm_task_ moek_gemm_task_of_(const moek_gemm_ *a, int columns, long long task)
 {
     const int groups = (a->n + columns - 1) / columns, b = (int)(task / groups);
     moek_gemm_task_ t;

@@ -27,12 +27,12 @@ static MOEK_UNUSED moek_encode_tiled_ moek_find_encode_tiled_(void)
  * and an expert counts for as many as it has steps of that; a box is contiguous.  promote: L2 asks memory for 256 bytes
  * where a box has 128.  That is faster where blocks go in pairs or weights leave L2 first, else slower
  * (docs/notes: promotion-blocks-alone); tiled, it is not done. */
-static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_args *a, int element, int rows,
+static MOEK_UNUSED moek_status moek_weight_map_(CUtensorMap *map, const moek_gemm_ *a, int element, int rows,
                                                 int by_8, int promote)
 {
     static const moek_encode_tiled_ encode = moek_find_encode_tiled_();
     const int gated = a->w_rows > a->n, halves = gated ? 2 : 1, half = by_8 ? 1 : 2, group = 3 - half;
-    const moek_gate_up *const h = &a->gate_up;
+    const moek_gate_up_ *const h = &a->gate_up;
     const cuuint64_t apart = (cuuint64_t)((uintptr_t)h->codes[1] - (uintptr_t)h->codes[0]);
     const cuuint64_t k = 128u / (cuuint32_t)element, steps = (cuuint64_t)a->k / k, w_rows = (cuuint64_t)a->w_rows;
     const cuuint64_t row = (cuuint64_t)a->k * (cuuint64_t)element, next = row * (cuuint64_t)h->step;

@@ -210,7 +210,7 @@ typedef struct moek_work_range_ {
 } moek_work_range_;
 
 /* Of row blocks of m rows.  at: the tile before, or e < 0. */
-MOEK_DEVICE void moek_next_tile_(const moek_gemm_args *a, const moek_work_range_ *p, int tile, int m, int columns,
+MOEK_DEVICE void moek_next_tile_(const moek_gemm_ *a, const moek_work_range_ *p, int tile, int m, int columns,
                                  moek_tile_ *at)
 {
     int b, j, first;
@@ -229,7 +229,7 @@ MOEK_DEVICE void moek_next_tile_(const moek_gemm_args *a, const moek_work_range_
     at->j0 = j * columns;
 }
 /* The same of any tile behind the one before: as if that was the last but one. */
-MOEK_DEVICE void moek_tile_at_(const moek_gemm_args *a, const moek_work_range_ *p, int tile, int m, int columns,
+MOEK_DEVICE void moek_tile_at_(const moek_gemm_ *a, const moek_work_range_ *p, int tile, int m, int columns,
                                moek_tile_ *at)
 {
     if (at->e >= 0 && tile) {
@@ -241,7 +241,7 @@ MOEK_DEVICE void moek_tile_at_(const moek_gemm_args *a, const moek_work_range_ *
 
 /* The first stage of a block's range: all stages of all tiles in parts as equal as can be, one after the other.
  * Without scratch for sums, the first tile: their stages may be more than 32 bits count. */
-MOEK_DEVICE unsigned moek_first_stage_of_(const moek_gemm_args *a, const moek_work_range_ *p, unsigned block)
+MOEK_DEVICE unsigned moek_first_stage_of_(const moek_gemm_ *a, const moek_work_range_ *p, unsigned block)
 {
     const unsigned all = (unsigned)p->s.block[a->experts] * p->tiles * (a->split ? p->steps : 1);
     const unsigned each = all / gridDim.x, more = all % gridDim.x;
@@ -258,7 +258,7 @@ MOEK_DEVICE int moek_stride_of_(int m) { return m < 96 ? 1 : (int)gridDim.x; }
 /* Schedule and range of the block, of which steps and tiles are known; by all threads, ends with a barrier.  ids:
  * [MOEK_SELF_SORT], where the block sorts.  counts: scratch, [MOEK_SCHEDULE_EXPERTS]; behind it comes the schedule.
  * Tall tiles go to blocks in turns, others in shares. */
-MOEK_DEVICE void moek_work_range_of_(const moek_gemm_args *a, moek_work_range_ *p, uint16_t *ids, int *counts, int m,
+MOEK_DEVICE void moek_work_range_of_(const moek_gemm_ *a, moek_work_range_ *p, uint16_t *ids, int *counts, int m,
                                       int up, int falling)
 {
     void *const schedule = counts + MOEK_SCHEDULE_EXPERTS;

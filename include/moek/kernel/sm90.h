@@ -16,7 +16,7 @@
 /* A stage of `bytes`, of a map by_8: of expert e, columns (rows of w, or pairs of them) from j0 on, k from step * per
  * on, where `per` are 128 bytes. */
 MOEK_DEVICE void moek_tma_stage_(void *to, const CUtensorMap *map, uint64_t *bar, int bytes, uint64_t policy,
-                                 const moek_gemm_args *a, int per, int step, int j0, int e)
+                                 const moek_gemm_ *a, int per, int step, int j0, int e)
 {
     const int tiled = a->w.layout;
     moek_mbar_arrive_expect_(bar, bytes);
@@ -26,7 +26,7 @@ MOEK_DEVICE void moek_tma_stage_(void *to, const CUtensorMap *map, uint64_t *bar
 /* Of steps up to `until`, are this one and the next asked for together?  What they bring lies side by side in memory,
  * 256 bytes of each row, and comes faster so than one after the other (docs/notes: two-stages-together).  Of tiled
  * weights each stage is contiguous. */
-MOEK_DEVICE int moek_two_(const moek_gemm_args *a, int step, int until)
+MOEK_DEVICE int moek_two_(const moek_gemm_ *a, int step, int until)
 {
     return !a->w.layout && !(step & 1) && step + 1 < until;
 }

@@ -12,7 +12,7 @@ enum { MOEK_SM90_EXPERTS = MOEK_SCHEDULE_EXPERTS };
 /* The sums of a tile that is cut along k: the block with its first stage adds the others' sums.  By `consumers`
  * threads, from number 128 on, n sums each.  first: this block's first stage of the tile.  1: the tile is another
  * block's. */
-MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_args *a, const moek_work_range_ *p, float *sum, int n,
+MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_ *a, const moek_work_range_ *p, float *sum, int n,
                                      int consumers, int tile, int first)
 {
     float *const partials = a->split + (threadIdx.x - 128);            /* [blocks][n][consumers] */
@@ -34,7 +34,7 @@ MOEK_DEVICE int moek_split_k_reduce_(const moek_gemm_args *a, const moek_work_ra
     return 0;
 }
 /* The same of sums of s32. */
-MOEK_DEVICE int moek_split_k_reduce_s32_(const moek_gemm_args *a, const moek_work_range_ *p, int32_t *sum, int n,
+MOEK_DEVICE int moek_split_k_reduce_s32_(const moek_gemm_ *a, const moek_work_range_ *p, int32_t *sum, int n,
                                          int consumers, int tile, int first)
 {
     int32_t *const partials = (int32_t *)a->split + (threadIdx.x - 128);   /* [blocks][n][consumers] */
@@ -58,7 +58,7 @@ MOEK_DEVICE int moek_split_k_reduce_s32_(const moek_gemm_args *a, const moek_wor
 
 /* Scale and bias of 64 rows of w, for m rows of a: sum is of rows w_row[0] and w_row[1], gated of what lies first in
  * memory and of the other, columns 2q and 2q + 1 of each 8 rows of a.  by_tensor: a has a scale, and an expert's w. */
-MOEK_DEVICE void moek_scale_sums_(const moek_gemm_args *a, float *sum, int m, int by_tensor, int e, const int *w_row,
+MOEK_DEVICE void moek_scale_sums_(const moek_gemm_ *a, float *sum, int m, int by_tensor, int e, const int *w_row,
                                   int dtype)
 {
     float bias[2] = {0, 0};

@@ -304,7 +304,7 @@ MOEK_CPU_FN void moek_tile_lows_(moek_tile_x_ *to, int blocks)
 static MOEK_UNUSED uint32_t moek_tile_x_of_(const moek_tiles_ *t, moek_tile_x_ *to, size_t from, int run)
 {
     const moek_digits_ *const d = &t->p.d;
-    const moek_gemm_args *const a = d->a;
+    const moek_gemm_ *const a = d->a;
     const size_t row_bytes = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k * (size_t)d->f.x_bits / 8;
     const char *const row = (const char *)a->a + from * row_bytes;
     const int k = run * MOEK_TILE_K, n = a->k - k < MOEK_TILE_K ? a->k - k : MOEK_TILE_K;
@@ -445,7 +445,7 @@ static MOEK_UNUSED void moek_tile_floats_(const moek_tiles_ *t, int e, int p0, i
     moek_panel_sums_(&t->floats, e, p0, rows, j0, columns, sum);
     moek_panel_store_(&t->floats, e, p0, rows, j0, columns, sum);
 }
-MOEK_CPU_FN moek_tiles_ moek_tiles_of_(const void *args, moek_gemm_args *found, const moek_tile_set_ *set, int op,
+MOEK_CPU_FN moek_tiles_ moek_tiles_of_(const void *args, moek_gemm_ *found, const moek_tile_set_ *set, int op,
                                        int quant, int columns)
 {
     moek_tiles_ t;
@@ -496,7 +496,7 @@ static MOEK_UNUSED moek_status moek_tile_launch_(const void *args, moek_stream s
                                                  int op, int quant, int columns, const moek_units_ *units,
                                                  moek_tile_few_ *few)
 {
-    moek_gemm_args found;
+    moek_gemm_ found;
     moek_tiles_ t = moek_tiles_of_(args, &found, set, op, quant, columns);
     const int strip = MOEK_STRIP / t.p.d.halves;
     if (units) moek_tiles_in_units_(&t, units, few);
