@@ -175,7 +175,6 @@ static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to
     const size_t groups = ((size_t)d->all + 31) / 32, step = 32 * (size_t)t->column * (size_t)laid;
     const float unit = d->f.w == MOEK_ELEMENT_E2M1 ? 0.5f : 1.0f;
     const int fine = d->block && d->f.w_scale.columns == 16, sums = d->block && (d->block->sign || fine);
-    const int offset = sums && !t->t.offset ? 1 : t->t.offset;
     int r, b, i, count;
     for (r = 0; r < rows; r++) {
         const size_t from = moek_digits_from_(a, p0 + r);
@@ -193,13 +192,13 @@ static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to
                 in = part;
             }
             t->set->place(moek_bytes_at_(t, to, b, r, laid), step, to->start + b * laid + r, laid, in, count,
-                          offset, order);
+                          sums ? 1 : t->t.offset, order);
             for (i = 0; i < count && fine; i++) to->half[(b + i) * laid + r] = moek_bytes_sum_(in + 32 * i);
         }
         for (b = 0; b < blocks && !t->t.exact; b++) to->s[b * laid + r] = scale[b] * unit;
-        for (b = 0; b < blocks && sums; b++) {         /* start is -offset times the sum, exactly */
+        for (b = 0; b < blocks && sums; b++) {         /* until here start is -sum, as of an offset of 1 */
             const int at = b * laid + r;
-            const int32_t all = to->start[at] / -offset, first = fine ? to->half[at] : all;
+            const int32_t all = -to->start[at], first = fine ? to->half[at] : all;
             to->low[0][at] = (float)first * scale[b];
             to->low[1][at] = (float)(all - first) * scale[b];
             to->half[at] = -t->t.offset * first;
@@ -252,30 +251,18 @@ static MOEK_UNUSED void moek_bytes_turn_(const moek_bytes_ *t, moek_tile_w_ *w, 
         }
     if (at->zero) w->zero = to->zero;
 }
-/* The same of w in blocks of GGUF files. */
-static MOEK_UNUSED void moek_bytes_blocks_(const moek_bytes_ *t, float *sum, int e, int j, int columns, int k, int n,
-                                           const moek_bytes_x_ *x, int rows)
+/* The same of w in blocks of GGUF files: rows from j on of half `of`. */
+static MOEK_UNUSED void moek_bytes_blocks_(const moek_bytes_ *t, moek_tile_w_ *w, moek_bytes_rows_ *to, int e, int j,
+                                           int of, int there, int k, int n)
 {
     const moek_digits_ *const d = &t->t.p.d;
-    const int halves = d->halves, panels = halves == 2 || columns > MOEK_PANEL ? 2 : 1;
-    moek_bytes_rows_ to[2];
-    moek_tile_w_ w[2];
-    int i, p;
-    memset(w, 0, sizeof w);
-    for (i = 0; i < n; i += MOEK_BYTES_TURN) {
-        const int turn = n - i < MOEK_BYTES_TURN ? n - i : (int)MOEK_BYTES_TURN;
-        for (p = 0; p < panels; p++) {
-            const int first = halves == 2 ? 0 : MOEK_PANEL * p, there = columns - first;
-            moek_panel_words_(&t->t.p, to[p].words, (float *)(void *)to[p].scale, to[p].min, e, j + first,
-                              halves == 2 ? p : 0, there < MOEK_PANEL ? there : MOEK_PANEL, k + i, turn);
-            w[p].codes = (const uint8_t *)to[p].words; w[p].scale = to[p].scale;
-            w[p].min = d->block->sign ? to[p].min : NULL;
-            w[p].element = t->element; w[p].scale_type = MOEK_SCALE_TYPE_F32; w[p].scale_bytes = 4;
-            w[p].less = t->t.offset;
-            w[p].log = d->f.w_scale.columns == 16 ? 4 : 5; w[p].blocks = turn / 32;
-        }
-        t->set->run(sum, w, panels, x, i / 32, rows);
-    }
+    moek_panel_words_(&t->t.p, to->words, (float *)(void *)to->scale, to->min, e, j, of, there, k, n);
+    memset(w, 0, sizeof *w);
+    w->codes = (const uint8_t *)to->words; w->scale = to->scale;
+    w->min = d->block->sign ? to->min : NULL;
+    w->element = t->element; w->scale_type = MOEK_SCALE_TYPE_F32; w->scale_bytes = 4;
+    w->less = t->t.offset;
+    w->log = d->f.w_scale.columns == 16 ? 4 : 5; w->blocks = n / 32;
 }
 /* sum += columns k to k + n - 1 of two panels: of gate and up, or of 16 columns of out and the next ones. */
 static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int e, int j, int columns, int k, int n,
@@ -287,21 +274,29 @@ static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int
     moek_panel_at_ at[2];
     moek_tile_w_ w[2];
     int i, p;
-    for (p = 0; p < panels; p++) {
+    for (p = 0; p < panels && !d->block; p++)
         at[p] = moek_panel_at_of_(&t->t.p, e, halves == 2 ? j : j + MOEK_PANEL * p, halves == 2 ? p : 0);
-        w[p] = moek_tile_w_at_(&t->t, &at[p]);
-        w[p].codes += (size_t)(k - d->offset) * (size_t)(d->f.w_bits * MOEK_PANEL / 8);
-        w[p].first = k;
-        w[p].blocks = n / 32;
-    }
-    if (d->block) moek_bytes_blocks_(t, sum, e, j, columns, k, n, x, rows);
-    else if (t->t.p.in_panels) t->set->run(sum, w, panels, x, 0, rows);
-    else for (i = 0; i < n; i += MOEK_BYTES_TURN) {
+    if (t->t.p.in_panels) {
         for (p = 0; p < panels; p++) {
-            const int there = halves == 2 ? columns : columns - MOEK_PANEL * p;
             w[p] = moek_tile_w_at_(&t->t, &at[p]);
-            moek_bytes_turn_(t, &w[p], &turned[p], &at[p], there < MOEK_PANEL ? there : MOEK_PANEL, k + i,
-                             n - i < MOEK_BYTES_TURN ? n - i : (int)MOEK_BYTES_TURN);
+            w[p].codes += (size_t)(k - d->offset) * (size_t)(d->f.w_bits * MOEK_PANEL / 8);
+            w[p].first = k;
+            w[p].blocks = n / 32;
+        }
+        t->set->run(sum, w, panels, x, 0, rows);
+        return;
+    }
+    for (i = 0; i < n; i += MOEK_BYTES_TURN) {
+        const int turn = n - i < MOEK_BYTES_TURN ? n - i : (int)MOEK_BYTES_TURN;
+        for (p = 0; p < panels; p++) {
+            const int first = halves == 2 ? 0 : MOEK_PANEL * p;
+            const int there = columns - first < MOEK_PANEL ? columns - first : MOEK_PANEL;
+            if (d->block) {
+                moek_bytes_blocks_(t, &w[p], &turned[p], e, j + first, halves == 2 ? p : 0, there, k + i, turn);
+                continue;
+            }
+            w[p] = moek_tile_w_at_(&t->t, &at[p]);
+            moek_bytes_turn_(t, &w[p], &turned[p], &at[p], there, k + i, turn);
         }
         t->set->run(sum, w, panels, x, i / 32, rows);
     }
