@@ -236,13 +236,9 @@ static inline void ref_block_panels_(const moek_repack_args *a)
 static inline void ref_move_bits_(const moek_repack_args *a, size_t plain, size_t tiled, int bits)
 {
     const size_t from = a->back ? tiled : plain, to = a->back ? plain : tiled;
-    const uint8_t *const at = (const uint8_t *)a->from + from / 8;
     uint8_t *const target = (uint8_t *)a->to + to / 8;
-    const int shift = (int)(from % 8), by = (int)(to % 8);
-    unsigned word = at[0];
-    if (shift + bits > 8) word |= (unsigned)at[1] << 8;
-    if (shift + bits > 16) word |= (unsigned)at[2] << 16;
-    word = (word >> shift & ((1u << bits) - 1)) << by;
+    const int by = (int)(to % 8);
+    const unsigned word = block_bits((const uint8_t *)a->from + from / 8, (int)(from % 8), bits) << by;
     target[0] |= (uint8_t)word;
     if (by + bits > 8) target[1] |= (uint8_t)(word >> 8);
     if (by + bits > 16) target[2] |= (uint8_t)(word >> 16);
