@@ -87,7 +87,11 @@ static inline void mem_free(int arch, void *p)
 static inline void mem_put(int arch, void *there, const void *host, size_t bytes)
 {
 #if MEM_CUDA
-    if (mem_on_gpu(arch)) { mem_must(cudaMemcpy(there, host, bytes, cudaMemcpyHostToDevice)); return; }
+    if (mem_on_gpu(arch)) {
+        mem_must(cudaMemcpy(there, host, bytes, cudaMemcpyHostToDevice));
+        mem_must(cudaStreamSynchronize(0));            /* cudaMemcpy may return before its last bytes are there */
+        return;
+    }
 #endif
 #ifdef MOEK_EMU
     if (mem_on_gpu(arch)) { emu_copy_bytes(there, host, bytes); return; }
