@@ -33,12 +33,12 @@ static inline int workers_processors(void)
     return 1;
 #endif
 }
-/* Takes the word, if it is there: how many there shall be.  (-j: half as many as processors, up to 16.) */
+/* Takes the word, if it is there: how many there shall be.  (-j: as many as processors, up to 16.) */
 static inline int workers_word(int *argc, char ***argv)
 {
     int n = 0;
     if (*argc < 2 || strncmp((*argv)[1], "-j", 2)) return 0;
-    n = (*argv)[1][2] ? atoi((*argv)[1] + 2) : workers_processors() / 2;
+    n = (*argv)[1][2] ? atoi((*argv)[1] + 2) : workers_processors();
     if (!(*argv)[1][2] && n > 16) n = 16;
     (*argv)[1] = (*argv)[0];
     --*argc, ++*argv;

@@ -6,8 +6,8 @@
  * the second run as large numbers (a dynamic scale passes over NaN).  Two runs must give the same bits. */
 #ifndef LAYER_H
 #define LAYER_H
+#include "../areas.h"
 #include "../check.h"
-#include "../mem.h"
 #include "../oracle/ref.h"
 
 enum { LAYER_GUARD = 256, LAYER_ARRAYS = 48, LAYER_POISON = 0xa5 };
@@ -29,6 +29,7 @@ typedef struct layer {
     moek_args args;                                    /* host pointers */
     int options, up_rows;                              /* up_rows: of w_up, of one expert */
     layer_array array[LAYER_ARRAYS];
+    area_list areas;                                     /* in which arrays lie */
     int arrays;
     char why[MOEK_WHY], what[160];
 } layer;
@@ -40,22 +41,15 @@ static inline void *layer_array_new(layer *l, size_t bytes, int kind)
 {
     layer_array *a = &l->array[l->arrays++];
     const size_t all = bytes + 2 * LAYER_GUARD;
+    area_place place;
     if (l->arrays > LAYER_ARRAYS) abort();
+    place = areas_take(&l->areas, layer_arch, all);
+    a->host = place.host, a->got = place.got, a->there = place.there;
     a->bytes = bytes;
     a->kind = kind;
-    a->host = (unsigned char *)mem_alloc(0, all);
-    a->got = (unsigned char *)mem_alloc(0, all);
-    a->there = (unsigned char *)mem_alloc(layer_arch, all);
     a->repacked = NULL;
     memset(a->host, kind == LAYER_IN ? 0xff : LAYER_POISON, all);
     return a->host + LAYER_GUARD;
-}
-static inline void layer_array_free(layer_array *a)
-{
-    mem_free(0, a->host);
-    mem_free(0, a->got);
-    free(a->repacked);
-    mem_free(layer_arch, a->there);
 }
 static inline layer_array *layer_find(layer *l, const void *host)
 {
@@ -397,7 +391,8 @@ static inline void layer_new(layer *l, const moek_config *config, int options, i
 }
 static inline void layer_free(layer *l)
 {
-    while (l->arrays) layer_array_free(&l->array[--l->arrays]);
+    while (l->arrays) free(l->array[--l->arrays].repacked);
+    areas_free(&l->areas);
 }
 
 /* ---- plan, run --------------------------------------------------------------------------------------------------- */
@@ -413,7 +408,7 @@ static inline int layer_plan(layer *l)
           l->plan.chosen.tiles);
     if (l->args.workspace) {                           /* of an earlier plan */
         layer_array *a = layer_find(l, l->args.workspace);
-        layer_array_free(a);
+        areas_drop(&l->areas, a->host, a->bytes + 2 * LAYER_GUARD);
         *a = l->array[--l->arrays];
     }
     l->args.workspace_size = moek_workspace_size(&l->plan);
@@ -424,19 +419,20 @@ static inline int layer_plan(layer *l)
 static inline void layer_put(layer *l)
 {
     int i;
+    areas_put(&l->areas);
     for (i = 0; i < l->arrays; i++) {
-        const layer_array *a = &l->array[i];
-        mem_put(layer_arch, a->there, a->repacked ? a->repacked : a->host, a->bytes + 2 * LAYER_GUARD);
+        const layer_array *const a = &l->array[i];
+        if (a->repacked) mem_put(layer_arch, a->there, a->repacked, a->bytes + 2 * LAYER_GUARD);
     }
 }
 /* Fetches all; returns 0 if an input or a guard was written to. */
 static inline int layer_get(layer *l)
 {
     int i, intact = 1;
+    areas_get(&l->areas, 0);
     for (i = 0; i < l->arrays; i++) {
-        layer_array *a = &l->array[i];
+        const layer_array *const a = &l->array[i];
         const size_t end = LAYER_GUARD + a->bytes;
-        mem_get(layer_arch, a->got, a->there, end + LAYER_GUARD);
         if (a->kind == LAYER_IN) intact &= !memcmp(a->got, a->repacked ? a->repacked : a->host, end + LAYER_GUARD);
         else intact &= !memcmp(a->got, a->host, LAYER_GUARD) && !memcmp(a->got + end, a->host + end, LAYER_GUARD);
     }

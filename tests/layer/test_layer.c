@@ -4,8 +4,9 @@
  *   nvcc -x cu -std=c++17 -O2 -Iinclude tests/layer/test_layer.c -o layer                 this GPU's rows, too
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/layer/test_layer.c -o layer      GPU rows on the CPU
  *                                                                (-DMOEK_EMU_ARCH=90: of a GPU that has sm90)
- *   ./layer [quick | broad] [-jN] [-v] [SM90,SM80 | CPU [WORD]]   these backends only, and tests whose names hold
- *                                             the word; quick, broad: these sets (quick.h); -j: in N processes
+ *   ./layer [quick | broad] [-jN] [apart] [-v] [SM90,SM80 | CPU [WORD]]   these backends only, and tests whose names
+ *                       hold the word; quick, broad: these sets (quick.h); -j: in N processes; apart: for
+ *                       compute-sanitizer (areas.h)
  *
  * -v: tells each run before it, and when.
  *
@@ -203,6 +204,7 @@ int main(int argc, char **argv)
 {
     quick_word(&argc, &argv);
     processes = workers_word(&argc, &argv);
+    areas_word(&argc, &argv);
     if (argc > 1 && !strcmp(argv[1], "-v")) layer_says = say, argc--, argv++;
     if (argc > 2) wanted = argv[2];
     workers_run(processes, test_backends, argc, argv);

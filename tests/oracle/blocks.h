@@ -25,6 +25,7 @@ static inline unsigned block_bits(const uint8_t *block, int bit, int bits)
     const int shift = bit % 8;
     unsigned word = 0;
     int i;
+    if (shift + bits <= 8) return (unsigned)*from >> shift & ((1u << bits) - 1);       /* most are */
     for (i = 0; 8 * i < shift + bits; i++) word |= (unsigned)from[i] << 8 * i;
     return word >> shift & ((1u << bits) - 1);
 }

@@ -295,24 +295,49 @@ static inline void ref_block_scales_(const moek_repack_args *a, const ref_tiles 
                            super + t->unit * (size_t)t->units + (size_t)((r * t->tops + kind) * 16), 16);
     }
 }
+/* Numbers of `bits`, each inside a byte: the i-th from bit from_bit[i] of `from` to bit to_bit[i] of `to`. */
+static inline void ref_move_numbers_(const uint8_t *from, const int *from_bit, uint8_t *to, const int *to_bit, int n,
+                                     int bits)
+{
+    const unsigned mask = (1u << bits) - 1;
+    int i;
+    for (i = 0; i < n; i++) {
+        const unsigned at = (unsigned)from_bit[i], there = (unsigned)to_bit[i];
+        to[there / 8] |= (uint8_t)((from[at / 8] >> at % 8 & mask) << there % 8);
+    }
+}
+/* Codes of row r of 64 and of 64 columns, the first of which is c. */
+static inline void ref_block_codes_(const moek_repack_args *a, const ref_tiles *t, int c, int n, int r, size_t plain,
+                                    size_t here)
+{
+    const moek_block *const b = a->block;
+    int p;
+    for (p = 0; p < b->planes; p++) {
+        const int *const in_block = &(*block_columns_of(b))[p][c % b->columns], *const tiled = t->of_code[r / 8 % 2][p];
+        const size_t at = here / 8 + (size_t)((r / 16 * 32 + r % 8 * 4) * ref_plane_side_(&b->plane[p])) * 4;
+        if (a->back)
+            ref_move_numbers_((const uint8_t *)a->from + at, tiled + c % 64, (uint8_t *)a->to + plain / 8, in_block, n,
+                              b->plane[p].bits);
+        else
+            ref_move_numbers_((const uint8_t *)a->from + plain / 8, in_block, (uint8_t *)a->to + at, tiled + c % 64, n,
+                              b->plane[p].bits);
+    }
+}
 static inline void ref_block_row_(const moek_repack_args *a, const ref_tiles *t, size_t e, int j)
 {
     const moek_block *const b = a->block;
-    block_columns *const in_block = block_columns_of(b);
     const int columns = (int)(a->row_bytes / (size_t)b->bytes) * b->columns, to = ref_tiled_row_(a, j), r = to % 64;
+    const int step = b->columns < 64 ? b->columns : 64;
     const size_t w_rows = (size_t)a->w_rows, rows = (e * w_rows + (size_t)(to / 64 * 64)) * a->row_bytes * 8;
-    size_t plain = (e * w_rows + (size_t)j) * a->row_bytes * 8;
-    int c, n, p;
-    for (c = n = 0; c < columns; c++, n++) {
+    const size_t first = (e * w_rows + (size_t)j) * a->row_bytes * 8;
+    int c, group;
+    for (c = 0; c < columns; c += step) {
         const size_t super = rows + (size_t)(c / 64 / t->units) * t->whole;
         const size_t here = super + (size_t)(c / 64 % t->units) * t->unit;
-        if (n == b->columns) n = 0, plain += (size_t)b->bytes * 8;
-        for (p = 0; p < b->planes; p++) {
-            const int of_row = (r / 16 * 32 + r % 8 * 4) * ref_plane_side_(&b->plane[p]) * 32;
-            ref_move_bits_(a, plain + (size_t)(*in_block)[p][n],
-                           here + (size_t)(t->of_code[r / 8 % 2][p][c % 64] + of_row), b->plane[p].bits);
-        }
-        if (c % b->scale.of.columns == 0) ref_block_scales_(a, t, c, r, plain, super, here);
+        const size_t plain = first + (size_t)(c / b->columns * b->bytes) * 8;
+        ref_block_codes_(a, t, c, step, r, plain, here);
+        for (group = c; group < c + step; group += b->scale.of.columns)
+            ref_block_scales_(a, t, group, r, plain, super, here);
     }
 }
 static inline void ref_blocks_(const moek_repack_args *a)

@@ -7,7 +7,7 @@
 #define ROWS_H
 #include "../../bench/clock.h"
 #include "../check.h"
-#include "../mem.h"
+#include "../areas.h"
 #include "../oracle/ref.h"
 
 enum { ROWS_GUARD = 256, ROWS_BUFFERS = 28, ROWS_POISON = 0xa5 };
@@ -20,6 +20,7 @@ static struct {
     const moek_kernel *row;
     const moek_format *format;                         /* of the row; NULL: it has none */
     rows_buffer buffer[ROWS_BUFFERS];
+    area_list areas;                                     /* in which buffers lie */
     int buffers, cases;
     int thin;                                          /* 1: it has the cases of the quick set (quick.h) */
     int sharers, share;                                /* rows that share some cases, and which of them this one is */
@@ -40,12 +41,12 @@ static inline void *rows_buffer_new(size_t bytes, int kind)
 {
     rows_buffer *b = &now.buffer[now.buffers++];
     const size_t all = bytes + 2 * ROWS_GUARD;
+    area_place place;
     if (now.buffers > ROWS_BUFFERS) abort();
+    place = areas_take(&now.areas, now.row->arch, all);
+    b->host = place.host, b->got = place.got, b->there = place.there;
     b->bytes = bytes;
     b->kind = kind;
-    b->host = (unsigned char *)mem_alloc(0, all);
-    b->got = (unsigned char *)mem_alloc(0, all);
-    b->there = (unsigned char *)mem_alloc(now.row->arch, all);
     memset(b->host, kind == ROWS_IN ? 0xff : ROWS_POISON, all);     /* 0xff.. is NaN in every format: a read shows */
     return b->host + ROWS_GUARD;
 }
@@ -75,12 +76,7 @@ static inline void move_(void *field)
 
 static inline void rows_clear(void)
 {
-    int i;
-    for (i = 0; i < now.buffers; i++) {
-        mem_free(0, now.buffer[i].host);
-        mem_free(0, now.buffer[i].got);
-        mem_free(now.row->arch, now.buffer[i].there);
-    }
+    areas_free(&now.areas);
     now.buffers = 0;
 }
 
@@ -89,22 +85,17 @@ static inline int rows_launch(const void *args, int again)
 {
     moek_status status;
     int i, same = 1;
-    for (i = 0; i < now.buffers; i++)
-        mem_put(now.row->arch, now.buffer[i].there, now.buffer[i].host, now.buffer[i].bytes + 2 * ROWS_GUARD);
+    areas_put(&now.areas);
     if (now.before) now.before(args);
 #ifdef MOEK_EMU
     moek_emu_backwards = again;                        /* blocks, warps and lanes in falling order */
 #endif
     status = now.row->launch(args, now.stream);
     if (!CHECK(status == MOEK_OK, "%s: %s: status %d", now.row->name, now.what, (int)status)) return 0;
-    for (i = 0; i < now.buffers; i++) {
-        rows_buffer *b = &now.buffer[i];
-        const size_t all = b->bytes + 2 * ROWS_GUARD;
-        unsigned char *to = again ? (unsigned char *)mem_alloc(0, all) : b->got;
-        mem_get(now.row->arch, to, b->there, all);
-        if (!again) continue;
-        if (b->kind != ROWS_SCRATCH && memcmp(to, b->got, all)) same = 0;
-        mem_free(0, to);
+    areas_get(&now.areas, again);
+    for (i = 0; again && i < now.buffers; i++) {
+        const rows_buffer *const b = &now.buffer[i];
+        if (b->kind != ROWS_SCRATCH && memcmp(areas_again(&now.areas, b->got), b->got, b->bytes + 2 * ROWS_GUARD)) same = 0;
     }
     if (again) CHECK(same, "%s: %s: a second run gave other bits", now.row->name, now.what);
     return same;
@@ -180,8 +171,9 @@ static inline int rows_stride(int turn, int columns)
 {
     return turn % 3 == 0 ? 0 : turn % 3 == 1 ? round_up(columns, 8) + 8 * (turn / 3 % 5) : 2 * round_up(columns, 8);
 }
-/* Normal numbers times size, as codes.  (ref_encode is slow: it has all threads.) */
-static inline void fill_codes(void *array, size_t n, const ref_number *number, double size)
+/* Normal numbers times size, as codes; of large arrays each is one of SOME that are made.  (ref_encode is slow: it has
+ * all threads.) */
+static inline void fill_codes_each(void *array, size_t n, const ref_number *number, double size)
 {
     float *const normal = (float *)ref_alloc(n * sizeof *normal);
     size_t i;
@@ -194,6 +186,19 @@ static inline void fill_codes(void *array, size_t n, const ref_number *number, d
         if (i + 1 < n) ref_put(number, array, i + 1, normal[i + 1] * size);
     }
     free(normal);
+}
+static inline void fill_codes(void *array, size_t n, const ref_number *number, double size)
+{
+    enum { SOME = 1 << 14 };
+    static uint32_t some[SOME];
+    size_t i;
+    if (n < 4 * SOME) { fill_codes_each(array, n, number, size); return; }
+    for (i = 0; i < SOME; i++) some[i] = ref_encode(number, rng_normal() * size);
+    for (i = 0; i < n; i += 2) {
+        const uint32_t two = rng_u32();
+        ref_put_code(number, array, i, some[two % SOME]);
+        if (i + 1 < n) ref_put_code(number, array, i + 1, some[two >> 16 & (SOME - 1)]);
+    }
 }
 static inline void fill_t(void *array, size_t n, int dtype, double size) { fill_codes(array, n, ref_t(dtype), size); }
 /* Scales from `from` to `to`, as their type holds them. */

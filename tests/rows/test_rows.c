@@ -5,8 +5,9 @@
  *   c++ -std=c++17 -O2 -DMOEK_EMU -Iinclude -x c++ tests/rows/test_rows.c -o rows
  *                                                        GPU rows on the CPU, in small cases:
  *                                      those for sm80; for sm90 with -DMOEK_EMU_ARCH=90 '-DMOEK_WANT_ARCH(a)=((a)==90)'
- *   ./rows [quick | broad] [-jN] [-v] [WORD ...]   only rows whose name holds every word; -v: tells each case before
- *                       it, and when; quick, broad: these sets (quick.h); -j: in N processes (workers.h)
+ *   ./rows [quick | broad] [-jN] [apart] [-v] [WORD ...]   only rows whose name holds every word; -v: tells each case
+ *                       before it, and when; quick, broad: these sets (quick.h); -j: in N processes (workers.h); apart:
+ *                       for compute-sanitizer (areas.h)
  *
  * With MOEK_SPLIT the implementation is linked from elsewhere.  Prints a line a row: its cases, and the worst error in
  * parts of what is allowed (where not all must be exact), and its seconds. */
@@ -305,6 +306,7 @@ int main(int argc, char **argv)
     int processes;
     quick_word(&argc, &argv);
     processes = workers_word(&argc, &argv);
+    areas_word(&argc, &argv);
     if (argc > 1 && !strcmp(argv[1], "-v")) rows_tell = 1, argc--, argv++;
     workers_run(processes, test_rows, argc, argv);
     return check_end();
