@@ -126,8 +126,11 @@ static void run(const char *backend_name, const char *test_name, void (*test)(vo
 }
 #define RUN(test) run(name, #test, test)
 #define RUN_LONG(test) if (broad_set || !quick_set || !SMALL || layer_arch != 90) RUN(test)      /* emulated: minutes */
+/* Explanations are of all backends, whichever is under test: of those that one GPU has, once. */
+static int explains_here(void) { return !MEM_CUDA || layer_arch == 80 || !mem_on_gpu(layer_arch); }
 static void test_backend(const char *name)
 {
+    if (explains_here()) RUN(test_explain);            /* first, for it takes the longest */
     RUN(test_formats);
     RUN(test_two_formats);
     RUN(test_two_sizes);
@@ -172,7 +175,6 @@ static void test_backend(const char *name)
     RUN(test_shared);
     RUN(test_failing_part);
     RUN(test_own_experts);
-    RUN(test_explain);
 }
 
 static void try_backend(const char *name, int number, int arch, const char *only)
