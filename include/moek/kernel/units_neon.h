@@ -6,7 +6,6 @@
 #include "neon.h"
 #if MOEK_HAVE_NEON_
 
-typedef uint8x16_t moek_unit_bytes_neon_;
 MOEK_NEON_INLINE uint8x16_t moek_unit_number_neon_(const uint8_t *at, const int shift, const int bits, const int up)
 {
     const uint8x16_t v = vld1q_u8(at);
@@ -91,5 +90,11 @@ MOEK_NEON_INLINE void moek_unit_words_neon_(uint32_t *words, const uint8_t *from
         for (v = 0; v < 8; v++) vst1q_u32(words + 16 * v + h, vreinterpretq_u32_s32(codes[v]));
     }
 }
+
+#define MOEK_V_SIXTEEN moek_sixteen_neon_
+#define MOEK_V_BYTES uint8x16_t
+#define MOEK_V_(x) moek_unit_##x##_neon_
+#define MOEK_V_INLINE MOEK_NEON_INLINE
+#include "units_body.h"
 #endif
 #endif

@@ -15,7 +15,6 @@ MOEK_AVX2_INLINE __m128i moek_unit_number_avx2_(const uint8_t *at, const int shi
     if (shift < up) v = _mm_slli_epi16(v, up - shift);
     return _mm_and_si128(v, _mm_set1_epi8((char)(((1 << bits) - 1) << up)));
 }
-typedef __m128i moek_unit_bytes_avx2_;
 MOEK_AVX2_INLINE __m128i moek_unit_or_avx2_(__m128i a, __m128i b) { return _mm_or_si128(a, b); }
 MOEK_AVX2_INLINE __m128i moek_unit_less_avx2_(__m128i n, const int less)
 {
@@ -153,5 +152,22 @@ MOEK_AVX512_INLINE void moek_unit_words_avx512_(uint32_t *words, const uint8_t *
     else moek_unit_codes_avx512_(codes, from, l, p, 0);
     for (v = 0; v < 8; v++) _mm512_storeu_si512(words + 16 * v, codes[v]);
 }
+
+#define MOEK_V_SIXTEEN moek_sixteen_avx2_
+#define MOEK_V_BYTES __m128i
+#define MOEK_V_(x) moek_unit_##x##_avx2_
+#define MOEK_V_INLINE MOEK_AVX2_INLINE
+#include "units_body.h"
+#define moek_unit_number_avx512_ moek_unit_number_avx2_
+#define moek_unit_or_avx512_ moek_unit_or_avx2_
+#define moek_unit_less_avx512_ moek_unit_less_avx2_
+#define MOEK_V_SIXTEEN __m512
+#define MOEK_V_BYTES __m128i
+#define MOEK_V_(x) moek_unit_##x##_avx512_
+#define MOEK_V_INLINE MOEK_AVX512_INLINE
+#include "units_body.h"
+#undef moek_unit_number_avx512_
+#undef moek_unit_or_avx512_
+#undef moek_unit_less_avx512_
 #endif
 #endif
