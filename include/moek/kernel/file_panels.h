@@ -6,49 +6,66 @@
 
 /* 256 columns of 16 rows are a unit, or what is left of a row.  In front lie the scales of all its blocks, f16 and
  * bytes of 16 rows side by side, then their codes, words of 4 bytes of 16 rows side by side. */
-enum { MOEK_UNIT = 256, MOEK_UNIT_ROWS = 16, MOEK_UNIT_BLOCK = 256 /* bytes, at least those of a block */ };
+enum { MOEK_UNIT = 256, MOEK_UNIT_ROWS = 16, MOEK_FILE_RUNS = 6 };
+/* Bytes of a block that go the same way: `each` of a row, then as many of the next row. */
+typedef struct moek_file_run_ {
+    int first, bytes, each, at;                        /* at: byte `first` among the heads, or the codes, of 16 rows */
+} moek_file_run_;
 typedef struct moek_file_panel_ {
-    int bytes, heads, columns;                         /* of a block: bytes, of which so many are no codes; columns */
-    int at[MOEK_UNIT_BLOCK];                           /* byte of a block: among the heads, or the codes, of 16 rows */
-    uint8_t each[MOEK_UNIT_BLOCK];                     /* from a row to the next; 4: codes */
+    int bytes, heads, columns, runs;                   /* of a block: bytes, of which so many are no codes; columns */
+    moek_file_run_ run[MOEK_FILE_RUNS];                /* each: 4 of codes, 2 of f16, 1 of other scales */
 } moek_file_panel_;
-MOEK_FN void moek_file_panel_each_(moek_file_panel_ *p, int first, int bytes, int each)
+MOEK_FN void moek_file_copy_(uint8_t *to, const uint8_t *from, int bytes)
 {
-    int i;
-    for (i = 0; i < bytes; i++) p->each[first + i] = (uint8_t)each;
+    if (bytes == 4) memcpy(to, from, 4);
+    else if (bytes == 2) memcpy(to, from, 2);
+    else *to = *from;
+}
+/* What begins at byte i of a block. */
+MOEK_FN moek_file_run_ moek_file_run_at_(const moek_block *b, int i)
+{
+    const moek_block_scale *const scales[2] = { &b->scale, &b->min };
+    moek_file_run_ run = { 0, 1, 1, 0 };
+    int k;
+    run.first = i;
+    for (k = 0; k < b->planes; k++)
+        if (b->plane[k].at == i) run.each = 4, run.bytes = b->columns * b->plane[k].bits / 8;
+    for (k = 0; k < (b->sign ? 2 : 1); k++) {
+        const moek_block_scale *const s = scales[k];
+        if (s->top.type ? s->top_at == i : s->plane[0].bits == 16 && s->plane[0].at == i) run.each = run.bytes = 2;
+    }
+    return run;
 }
 MOEK_FN moek_file_panel_ moek_file_panel_of_(const moek_block *b)
 {
-    const moek_block_scale *const scales[2] = { &b->scale, &b->min };
     moek_file_panel_ p;
     int i, codes = 0;
-    p.bytes = b->bytes; p.columns = b->columns; p.heads = 0;
-    moek_file_panel_each_(&p, 0, b->bytes, 1);
-    for (i = 0; i < b->planes; i++)
-        moek_file_panel_each_(&p, b->plane[i].at, b->columns * b->plane[i].bits / 8, 4);
-    for (i = 0; i < (b->sign ? 2 : 1); i++) {
-        if (scales[i]->top.type) moek_file_panel_each_(&p, scales[i]->top_at, 2, 2);
-        else if (scales[i]->plane[0].bits == 16) moek_file_panel_each_(&p, scales[i]->plane[0].at, 2, 2);
-    }
-    for (i = 0; i < b->bytes; i++) {                   /* a run of `each` bytes of a row, then those of the next row */
-        int *const before = p.each[i] == 4 ? &codes : &p.heads;
-        const int in = p.each[i] == 4 ? codes % 4 : i && p.each[i] == 2 && p.each[i - 1] == 2 ? p.heads % 2 : 0;
-        p.at[i] = MOEK_UNIT_ROWS * (*before - in) + in;
-        ++*before;
+    p.bytes = b->bytes; p.columns = b->columns; p.heads = p.runs = 0;
+    for (i = 0; i < b->bytes; ) {
+        moek_file_run_ run = moek_file_run_at_(b, i);
+        int *const before = run.each == 4 ? &codes : &p.heads;
+        i += run.bytes;
+        run.at = MOEK_UNIT_ROWS * *before;
+        *before += run.bytes;
+        if (p.runs && run.each == 1 && p.run[p.runs - 1].each == 1) p.run[p.runs - 1].bytes++;
+        else p.run[p.runs++] = run;
     }
     return p;
 }
 /* Row r of a unit of `all` blocks: its blocks, side by side, to the unit or back. */
 MOEK_FN void moek_file_panel_move_(const moek_file_panel_ *p, uint8_t *unit, uint8_t *row, int all, int r, int back)
 {
-    int b, i;
+    int b, k, i;
     for (b = 0; b < all; b++, row += p->bytes) {
         uint8_t *const heads = unit + MOEK_UNIT_ROWS * b * p->heads;
         uint8_t *const codes = unit + MOEK_UNIT_ROWS * (all * p->heads + b * (p->bytes - p->heads));
-        for (i = 0; i < p->bytes; i++) {
-            uint8_t *const in = (p->each[i] == 4 ? codes : heads) + p->at[i] + r * p->each[i];
-            if (back) row[i] = *in;
-            else *in = row[i];
+        for (k = 0; k < p->runs; k++) {
+            const moek_file_run_ *const run = &p->run[k];
+            uint8_t *const in = (run->each == 4 ? codes : heads) + run->at + r * run->each;
+            uint8_t *const out = row + run->first;
+            for (i = 0; i < run->bytes; i += run->each)
+                moek_file_copy_(back ? out + i : in + MOEK_UNIT_ROWS * i, back ? in + MOEK_UNIT_ROWS * i : out + i,
+                                run->each);
         }
     }
 }
