@@ -9,1422 +9,357 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q8_0_a16_>(
-        args, stream, 204656,
-        moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20_bf16_,
-        moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q8_0_a16_h0_on_sm90_m8n256s5w20, 640, 204656,
+    MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 7, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 7, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 7, 0, moek_format_q5_1_a16_>(
-        args, stream, 210832,
-        moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20_bf16_,
-        moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_1_a16_h0_on_sm90_m8n256s7w20, 640, 210832,
+    MOEK_OP_DOWN, 8, 256, 7, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 7, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 7, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 7, 0, moek_format_q6_k_a16_>(
-        args, stream, 232336,
-        moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20_bf16_,
-        moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q6_k_a16_h0_on_sm90_m8n256s7w20, 640, 232336,
+    MOEK_OP_DOWN, 8, 256, 7, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 8, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 8, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 8, 0, moek_format_q5_0_a16_>(
-        args, stream, 216992,
-        moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20_bf16_,
-        moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_0_a16_h0_on_sm90_m8n256s8w20, 640, 216992,
+    MOEK_OP_DOWN, 8, 256, 8, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 8, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 8, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 8, 0, moek_format_q5_k_a16_>(
-        args, stream, 229280,
-        moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20_bf16_,
-        moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_k_a16_h0_on_sm90_m8n256s8w20, 640, 229280,
+    MOEK_OP_DOWN, 8, 256, 8, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_0_a16_>(
-        args, stream, 204720,
-        moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_0_a16_h0_on_sm90_m8n256s9w20, 640, 204720,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_1_a16_>(
-        args, stream, 227248,
-        moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_1_a16_h0_on_sm90_m8n256s9w20, 640, 227248,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q2_k_a16_>(
-        args, stream, 152496,
-        moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q2_k_a16_h0_on_sm90_m8n256s9w20, 640, 152496,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q3_k_a16_>(
-        args, stream, 171952,
-        moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q3_k_a16_h0_on_sm90_m8n256s9w20, 640, 171952,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_iq4_nl_a16_>(
-        args, stream, 204720,
-        moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_nl_a16_h0_on_sm90_m8n256s9w20, 640, 204720,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_iq4_xs_a16_>(
-        args, stream, 204720,
-        moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_xs_a16_h0_on_sm90_m8n256s9w20, 640, 204720,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q8_0_a16_>(
-        args, stream, 215440,
-        moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20_bf16_,
-        moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q8_0_a16_h0_on_sm90_m16n256s5w20, 640, 215440,
+    MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q6_k_a16_>(
-        args, stream, 215456,
-        moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20_bf16_,
-        moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q6_k_a16_h0_on_sm90_m16n256s6w20, 640, 215456,
+    MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_0_a16_>(
-        args, stream, 207280,
-        moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20_bf16_,
-        moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_0_a16_h0_on_sm90_m16n256s7w20, 640, 207280,
+    MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_1_a16_>(
-        args, stream, 225712,
-        moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20_bf16_,
-        moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_1_a16_h0_on_sm90_m16n256s7w20, 640, 225712,
+    MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_k_a16_>(
-        args, stream, 218544,
-        moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20_bf16_,
-        moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_k_a16_h0_on_sm90_m16n256s7w20, 640, 218544,
+    MOEK_OP_DOWN, 16, 256, 7, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_q4_1_a16_>(
-        args, stream, 221632,
-        moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20_bf16_,
-        moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_1_a16_h0_on_sm90_m16n256s8w20, 640, 221632,
+    MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_q4_k_a16_>(
-        args, stream, 213440,
-        moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20_bf16_,
-        moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_k_a16_h0_on_sm90_m16n256s8w20, 640, 213440,
+    MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q4_0_a16_>(
-        args, stream, 223696,
-        moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20_bf16_,
-        moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_0_a16_h0_on_sm90_m16n256s9w20, 640, 223696,
+    MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q2_k_a16_>(
-        args, stream, 171472,
-        moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20_bf16_,
-        moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q2_k_a16_h0_on_sm90_m16n256s9w20, 640, 171472,
+    MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q3_k_a16_>(
-        args, stream, 190928,
-        moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20_bf16_,
-        moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q3_k_a16_h0_on_sm90_m16n256s9w20, 640, 190928,
+    MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_iq4_nl_a16_>(
-        args, stream, 223696,
-        moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_nl_a16_h0_on_sm90_m16n256s9w20, 640, 223696,
+    MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_iq4_xs_a16_>(
-        args, stream, 223696,
-        moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_xs_a16_h0_on_sm90_m16n256s9w20, 640, 223696,
+    MOEK_OP_DOWN, 16, 256, 9, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>(
-        args, stream, 193984,
-        moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20_bf16_,
-        moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q8_0_a16_h0_on_sm90_m32n256s4w20, 640, 193984,
+    MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q6_k_a16_>(
-        args, stream, 205264,
-        moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20_bf16_,
-        moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q6_k_a16_h0_on_sm90_m32n256s5w20, 640, 205264,
+    MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_0_a16_>(
-        args, stream, 206304,
-        moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20_bf16_,
-        moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_0_a16_h0_on_sm90_m32n256s6w20, 640, 206304,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_1_a16_>(
-        args, stream, 222688,
-        moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20_bf16_,
-        moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_1_a16_h0_on_sm90_m32n256s6w20, 640, 222688,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_k_a16_>(
-        args, stream, 216544,
-        moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20_bf16_,
-        moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_k_a16_h0_on_sm90_m32n256s6w20, 640, 216544,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_0_a16_>(
-        args, stream, 208368,
-        moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20_bf16_,
-        moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_0_a16_h0_on_sm90_m32n256s7w20, 640, 208368,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_1_a16_>(
-        args, stream, 226800,
-        moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20_bf16_,
-        moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_1_a16_h0_on_sm90_m32n256s7w20, 640, 226800,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_k_a16_>(
-        args, stream, 219632,
-        moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20_bf16_,
-        moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_k_a16_h0_on_sm90_m32n256s7w20, 640, 219632,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_iq4_nl_a16_>(
-        args, stream, 208368,
-        moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_nl_a16_h0_on_sm90_m32n256s7w20, 640, 208368,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_iq4_xs_a16_>(
-        args, stream, 208368,
-        moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_xs_a16_h0_on_sm90_m32n256s7w20, 640, 208368,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_q2_k_a16_>(
-        args, stream, 209424,
-        moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20_bf16_,
-        moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q2_k_a16_h0_on_sm90_m32n256s9w20, 640, 209424,
+    MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_q3_k_a16_>(
-        args, stream, 228880,
-        moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20_bf16_,
-        moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q3_k_a16_h0_on_sm90_m32n256s9w20, 640, 228880,
+    MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q8_0_a16_>(
-        args, stream, 226880,
-        moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12_bf16_,
-        moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q8_0_a16_h0_on_sm90_m64n256s4w12, 384, 226880,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q6_k_a16_>(
-        args, stream, 198208,
-        moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12_bf16_,
-        moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q6_k_a16_h0_on_sm90_m64n256s4w12, 384, 198208,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q4_1_a16_>(
-        args, stream, 206416,
-        moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12_bf16_,
-        moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_1_a16_h0_on_sm90_m64n256s5w12, 384, 206416,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_0_a16_>(
-        args, stream, 216656,
-        moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12_bf16_,
-        moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_0_a16_h0_on_sm90_m64n256s5w12, 384, 216656,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_1_a16_>(
-        args, stream, 226896,
-        moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12_bf16_,
-        moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_1_a16_h0_on_sm90_m64n256s5w12, 384, 226896,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q4_k_a16_>(
-        args, stream, 201296,
-        moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12_bf16_,
-        moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_k_a16_h0_on_sm90_m64n256s5w12, 384, 201296,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_k_a16_>(
-        args, stream, 221776,
-        moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12_bf16_,
-        moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_k_a16_h0_on_sm90_m64n256s5w12, 384, 221776,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_q4_0_a16_>(
-        args, stream, 231008,
-        moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12_bf16_,
-        moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_0_a16_h0_on_sm90_m64n256s6w12, 384, 231008,
+    MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_q3_k_a16_>(
-        args, stream, 206432,
-        moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12_bf16_,
-        moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q3_k_a16_h0_on_sm90_m64n256s6w12, 384, 206432,
+    MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_iq4_nl_a16_>(
-        args, stream, 231008,
-        moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_nl_a16_h0_on_sm90_m64n256s6w12, 384, 231008,
+    MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_iq4_xs_a16_>(
-        args, stream, 231008,
-        moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_xs_a16_h0_on_sm90_m64n256s6w12, 384, 231008,
+    MOEK_OP_DOWN, 64, 256, 6, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_q2_k_a16_>(
-        args, stream, 219760,
-        moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12_bf16_,
-        moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q2_k_a16_h0_on_sm90_m64n256s7w12, 384, 219760,
+    MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q8_0_a16_>(
-        args, stream, 201392,
-        moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12_bf16_,
-        moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q8_0_a16_h0_on_sm90_m96n256s3w12, 384, 201392,
+    MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>(
-        args, stream, 195264,
-        moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_0_a16_h0_on_sm90_m96n256s4w12, 384, 195264,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_1_a16_>(
-        args, stream, 203456,
-        moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_1_a16_h0_on_sm90_m96n256s4w12, 384, 203456,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_0_a16_>(
-        args, stream, 211648,
-        moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_0_a16_h0_on_sm90_m96n256s4w12, 384, 211648,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_1_a16_>(
-        args, stream, 219840,
-        moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_1_a16_h0_on_sm90_m96n256s4w12, 384, 219840,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_k_a16_>(
-        args, stream, 199360,
-        moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_k_a16_h0_on_sm90_m96n256s4w12, 384, 199360,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_k_a16_>(
-        args, stream, 215744,
-        moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_k_a16_h0_on_sm90_m96n256s4w12, 384, 215744,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q6_k_a16_>(
-        args, stream, 232128,
-        moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q6_k_a16_h0_on_sm90_m96n256s4w12, 384, 232128,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_iq4_nl_a16_>(
-        args, stream, 195264,
-        moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_nl_a16_h0_on_sm90_m96n256s4w12, 384, 195264,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_iq4_xs_a16_>(
-        args, stream, 195264,
-        moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_xs_a16_h0_on_sm90_m96n256s4w12, 384, 195264,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 5, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 5, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 5, 0, moek_format_q2_k_a16_>(
-        args, stream, 206544,
-        moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12_bf16_,
-        moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q2_k_a16_h0_on_sm90_m96n256s5w12, 384, 206544,
+    MOEK_OP_DOWN, 96, 256, 5, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 5, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 5, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 5, 0, moek_format_q3_k_a16_>(
-        args, stream, 217808,
-        moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12_bf16_,
-        moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q3_k_a16_h0_on_sm90_m96n256s5w12, 384, 217808,
+    MOEK_OP_DOWN, 96, 256, 5, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 90, moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q8_0_a16_>(
-        args, stream, 223024,
-        moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q8_0_a16_h0_on_sm90_m128n256s3w12, 384, 223024,
+    MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 90, moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_1_a16_>(
-        args, stream, 180016,
-        moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_1_a16_h0_on_sm90_m128n256s3w12, 384, 180016,
+    MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 90, moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_0_a16_>(
-        args, stream, 186160,
-        moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_0_a16_h0_on_sm90_m128n256s3w12, 384, 186160,
+    MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 90, moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_1_a16_>(
-        args, stream, 192304,
-        moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_1_a16_h0_on_sm90_m128n256s3w12, 384, 192304,
+    MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 90, moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_k_a16_>(
-        args, stream, 189232,
-        moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q5_k_a16_h0_on_sm90_m128n256s3w12, 384, 189232,
+    MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 90, moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q6_k_a16_>(
-        args, stream, 201520,
-        moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q6_k_a16_h0_on_sm90_m128n256s3w12, 384, 201520,
+    MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 90, moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q4_0_a16_>(
-        args, stream, 225088,
-        moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_0_a16_h0_on_sm90_m128n256s4w12, 384, 225088,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 90, moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q2_k_a16_>(
-        args, stream, 204608,
-        moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q2_k_a16_h0_on_sm90_m128n256s4w12, 384, 204608,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 90, moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q3_k_a16_>(
-        args, stream, 208704,
-        moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q3_k_a16_h0_on_sm90_m128n256s4w12, 384, 208704,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q4_k_a16_>(
-        args, stream, 229184,
-        moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_q4_k_a16_h0_on_sm90_m128n256s4w12, 384, 229184,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 90, moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_iq4_nl_a16_>(
-        args, stream, 225088,
-        moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_nl_a16_h0_on_sm90_m128n256s4w12, 384, 225088,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 90, moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_iq4_xs_a16_>(
-        args, stream, 225088,
-        moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_iq4_xs_a16_h0_on_sm90_m128n256s4w12, 384, 225088,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_iq4_xs_a16_)
 #endif
 #endif

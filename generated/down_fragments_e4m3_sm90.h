@@ -9,254 +9,92 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_mxfp4_a8_>(
-        args, stream, 230352,
-        moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_mxfp4_a8_h0_on_sm90_m8n256s11w20, 640, 230352,
+    MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_nvfp4_a8_>(
-        args, stream, 230352,
-        moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_nvfp4_a8_h0_on_sm90_m8n256s11w20, 640, 230352,
+    MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m8n256s11w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a8_h0_on_sm90_m8n256s11w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m8n256s11w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_int4_a8_>(
-        args, stream, 219088,
-        moek_down_int4_a8_h0_on_sm90_m8n256s11w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_int4_a8_h0_on_sm90_m8n256s11w20, 640, 219088,
+    MOEK_OP_DOWN, 8, 256, 11, 0, moek_format_int4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_mxfp4_a8_>(
-        args, stream, 221664,
-        moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_mxfp4_a8_h0_on_sm90_m16n256s10w20, 640, 221664,
+    MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_nvfp4_a8_>(
-        args, stream, 221664,
-        moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_nvfp4_a8_h0_on_sm90_m16n256s10w20, 640, 221664,
+    MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m16n256s10w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a8_h0_on_sm90_m16n256s10w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m16n256s10w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_int4_a8_>(
-        args, stream, 211424,
-        moek_down_int4_a8_h0_on_sm90_m16n256s10w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_int4_a8_h0_on_sm90_m16n256s10w20, 640, 211424,
+    MOEK_OP_DOWN, 16, 256, 10, 0, moek_format_int4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_mxfp4_a8_>(
-        args, stream, 220688,
-        moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_mxfp4_a8_h0_on_sm90_m32n256s9w20, 640, 220688,
+    MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_nvfp4_a8_>(
-        args, stream, 220688,
-        moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_nvfp4_a8_h0_on_sm90_m32n256s9w20, 640, 220688,
+    MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m32n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a8_h0_on_sm90_m32n256s9w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m32n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_int4_a8_>(
-        args, stream, 211472,
-        moek_down_int4_a8_h0_on_sm90_m32n256s9w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_int4_a8_h0_on_sm90_m32n256s9w20, 640, 211472,
+    MOEK_OP_DOWN, 32, 256, 9, 0, moek_format_int4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_mxfp4_a8_>(
-        args, stream, 214640,
-        moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_mxfp4_a8_h0_on_sm90_m64n256s7w20, 640, 214640,
+    MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_nvfp4_a8_>(
-        args, stream, 214640,
-        moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_nvfp4_a8_h0_on_sm90_m64n256s7w20, 640, 214640,
+    MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m64n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a8_h0_on_sm90_m64n256s7w20_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m64n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_int4_a8_>(
-        args, stream, 207472,
-        moek_down_int4_a8_h0_on_sm90_m64n256s7w20_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_int4_a8_h0_on_sm90_m64n256s7w20, 640, 207472,
+    MOEK_OP_DOWN, 64, 256, 7, 0, moek_format_int4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_mxfp4_a8_>(
-        args, stream, 186592,
-        moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_mxfp4_a8_h0_on_sm90_m96n192s6w16, 512, 186592,
+    MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_nvfp4_a8_>(
-        args, stream, 186592,
-        moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_nvfp4_a8_h0_on_sm90_m96n192s6w16, 512, 186592,
+    MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m96n192s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_down_int4_a8_h0_on_sm90_m96n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m96n192s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_int4_a8_>(
-        args, stream, 180448,
-        moek_down_int4_a8_h0_on_sm90_m96n192s6w16_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_int4_a8_h0_on_sm90_m96n192s6w16, 512, 180448,
+    MOEK_OP_DOWN, 96, 192, 6, 0, moek_format_int4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_mxfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_mxfp4_a8_>(
-        args, stream, 206688,
-        moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_mxfp4_a8_h0_on_sm90_m128n192s6w16, 512, 206688,
+    MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_nvfp4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_nvfp4_a8_>(
-        args, stream, 206688,
-        moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_nvfp4_a8_h0_on_sm90_m128n192s6w16, 512, 206688,
+    MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_down_int4_a8_h0_on_sm90_m128n192s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_down_int4_a8_h0_on_sm90_m128n192s6w16_k_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_int4_a8_>::run(&args, 0, args.dtype);
-}
-MOEK_LAUNCHER moek_down_int4_a8_h0_on_sm90_m128n192s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_int4_a8_>(
-        args, stream, 200544,
-        moek_down_int4_a8_h0_on_sm90_m128n192s6w16_k_);
-}
+MOEK_FRAGMENTS_EITHER_ROW_(moek_down_int4_a8_h0_on_sm90_m128n192s6w16, 512, 200544,
+    MOEK_OP_DOWN, 128, 192, 6, 0, moek_format_int4_a8_)
 #endif
 #endif

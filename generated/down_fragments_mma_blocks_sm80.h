@@ -10,1036 +10,237 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8_bf16_,
-        moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_k_a16_h0_on_sm80_m8n256s3w8, 256,
+    MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8_bf16_,
-        moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_0_a16_h0_on_sm80_m8n256s3w8, 256,
+    MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_>(
-        args, stream,
-        moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8_bf16_,
-        moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_1_a16_h0_on_sm80_m8n256s3w8, 256,
+    MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_>(
-        args, stream,
-        moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8_bf16_,
-        moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_0_a16_h0_on_sm80_m8n256s3w8, 256,
+    MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_>(
-        args, stream,
-        moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_iq4_nl_a16_h0_on_sm80_m8n256s3w8, 256,
+    MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_>(
-        args, stream,
-        moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_iq4_xs_a16_h0_on_sm80_m8n256s3w8, 256,
+    MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8_bf16_,
-        moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q6_k_a16_h0_on_sm80_m8n256s5w8, 256,
+    MOEK_OP_DOWN, 8, 256, 5, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_>(
-        args, stream,
-        moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8_bf16_,
-        moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q8_0_a16_h0_on_sm80_m8n256s4w8, 256,
+    MOEK_OP_DOWN, 8, 256, 4, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_>(
-        args, stream,
-        moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8_bf16_,
-        moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q2_k_a16_h0_on_sm80_m8n256s6w8, 256,
+    MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_>(
-        args, stream,
-        moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8_bf16_,
-        moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q3_k_a16_h0_on_sm80_m8n256s6w8, 256,
+    MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8_bf16_,
-        moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_k_a16_h0_on_sm80_m8n256s6w8, 256,
+    MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_>(
-        args, stream,
-        moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8_bf16_,
-        moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_1_a16_h0_on_sm80_m8n256s6w8, 256,
+    MOEK_OP_DOWN, 8, 256, 6, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8_bf16_,
-        moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_k_a16_h0_on_sm80_m16n256s6w8, 256,
+    MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8_bf16_,
-        moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_k_a16_h0_on_sm80_m16n256s6w8, 256,
+    MOEK_OP_DOWN, 16, 256, 6, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8_bf16_,
-        moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q6_k_a16_h0_on_sm80_m16n256s5w8, 256,
+    MOEK_OP_DOWN, 16, 256, 5, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_>(
-        args, stream,
-        moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8_bf16_,
-        moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q8_0_a16_h0_on_sm80_m16n256s4w8, 256,
+    MOEK_OP_DOWN, 16, 256, 4, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8_bf16_,
-        moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_0_a16_h0_on_sm80_m16n256s3w8, 256,
+    MOEK_OP_DOWN, 16, 256, 3, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8_bf16_,
-        moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_k_a16_h0_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8_bf16_,
-        moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_0_a16_h0_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_>(
-        args, stream,
-        moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8_bf16_,
-        moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_1_a16_h0_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_>(
-        args, stream,
-        moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_iq4_nl_a16_h0_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_>(
-        args, stream,
-        moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_iq4_xs_a16_h0_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_>(
-        args, stream,
-        moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8_bf16_,
-        moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q2_k_a16_h0_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_>(
-        args, stream,
-        moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8_bf16_,
-        moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q3_k_a16_h0_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_DOWN, 32, 256, 6, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8_bf16_,
-        moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q6_k_a16_h0_on_sm80_m32n256s4w8, 256,
+    MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_>(
-        args, stream,
-        moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8_bf16_,
-        moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q8_0_a16_h0_on_sm80_m32n256s4w8, 256,
+    MOEK_OP_DOWN, 32, 256, 4, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8_bf16_,
-        moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_k_a16_h0_on_sm80_m32n256s5w8, 256,
+    MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_>(
-        args, stream,
-        moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8_bf16_,
-        moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_0_a16_h0_on_sm80_m32n256s5w8, 256,
+    MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_>(
-        args, stream,
-        moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8_bf16_,
-        moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_1_a16_h0_on_sm80_m32n256s5w8, 256,
+    MOEK_OP_DOWN, 32, 256, 5, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8_bf16_,
-        moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_k_a16_h0_on_sm80_m64n256s4w8, 256,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8_bf16_,
-        moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_0_a16_h0_on_sm80_m64n256s4w8, 256,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8_bf16_,
-        moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_k_a16_h0_on_sm80_m64n256s4w8, 256,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_>(
-        args, stream,
-        moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8_bf16_,
-        moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_1_a16_h0_on_sm80_m64n256s4w8, 256,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_>(
-        args, stream,
-        moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8_bf16_,
-        moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_0_a16_h0_on_sm80_m64n256s4w8, 256,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_>(
-        args, stream,
-        moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8_bf16_,
-        moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_1_a16_h0_on_sm80_m64n256s4w8, 256,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_>(
-        args, stream,
-        moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8_bf16_,
-        moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_iq4_nl_a16_h0_on_sm80_m64n256s4w8, 256,
+    MOEK_OP_DOWN, 64, 256, 4, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8_bf16_,
-        moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q6_k_a16_h0_on_sm80_m64n256s3w8, 256,
+    MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_>(
-        args, stream,
-        moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8_bf16_,
-        moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q8_0_a16_h0_on_sm80_m64n256s3w8, 256,
+    MOEK_OP_DOWN, 64, 256, 3, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_>(
-        args, stream,
-        moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8_bf16_,
-        moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_iq4_xs_a16_h0_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_>(
-        args, stream,
-        moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8_bf16_,
-        moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q2_k_a16_h0_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_>(
-        args, stream,
-        moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8_bf16_,
-        moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q3_k_a16_h0_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8_bf16_,
-        moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_k_a16_h0_on_sm80_m96n256s3w8, 256,
+    MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8_bf16_,
-        moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q6_k_a16_h0_on_sm80_m96n256s3w8, 256,
+    MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8_bf16_,
-        moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q5_k_a16_h0_on_sm80_m96n256s3w8, 256,
+    MOEK_OP_DOWN, 96, 256, 3, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8_bf16_,
-        moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_0_a16_h0_on_sm80_m96n256s4w8, 256,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8_bf16_,
-        moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_k_a16_h0_on_sm80_m128n256s3w8, 256,
+    MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8_bf16_,
-        moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_0_a16_h0_on_sm80_m128n256s3w8, 256,
+    MOEK_OP_DOWN, 128, 256, 3, 0, moek_format_q4_0_a16_)
 #endif
 #endif

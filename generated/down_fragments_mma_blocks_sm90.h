@@ -10,24 +10,7 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 90, moek_down_q4_k_a16_h0_on_sm90_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm90_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_down_q4_k_a16_h0_on_sm90_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_q4_k_a16_h0_on_sm90_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_down_q4_k_a16_h0_on_sm90_m8n256s3w8_bf16_,
-        moek_down_q4_k_a16_h0_on_sm90_m8n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_down_q4_k_a16_h0_on_sm90_m8n256s3w8, 256,
+    MOEK_OP_DOWN, 8, 256, 3, 0, moek_format_q4_k_a16_)
 #endif
 #endif

@@ -9,1010 +9,182 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_mxfp4_a16_>(
-        args, stream, 191408,
-        moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_mxfp4_a16_h0_on_sm90_m8n256s9w20, 640, 191408,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_nvfp4_a16_>(
-        args, stream, 200624,
-        moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_nvfp4_a16_h0_on_sm90_m8n256s9w20, 640, 200624,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b32_>(
-        args, stream, 205232,
-        moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20_fp16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20_bf16_zero_,
-        moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b32_on_sm90_m8n256s9w20, 640, 205232,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b64_>(
-        args, stream, 193712,
-        moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20_fp16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20_bf16_zero_,
-        moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b64_on_sm90_m8n256s9w20, 640, 193712,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b128_>(
-        args, stream, 192560,
-        moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20_fp16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20_bf16_zero_,
-        moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b128_on_sm90_m8n256s9w20, 640, 192560,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b0_>(
-        args, stream, 182192,
-        moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20_fp16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20_bf16_zero_,
-        moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b0_on_sm90_m8n256s9w20, 640, 182192,
+    MOEK_OP_DOWN, 8, 256, 9, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_mxfp4_a16_>(
-        args, stream, 188864,
-        moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20_bf16_,
-        moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_mxfp4_a16_h0_on_sm90_m16n256s8w20, 640, 188864,
+    MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_nvfp4_a16_>(
-        args, stream, 197056,
-        moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20_bf16_,
-        moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_nvfp4_a16_h0_on_sm90_m16n256s8w20, 640, 197056,
+    MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b32_>(
-        args, stream, 201152,
-        moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20_fp16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20_bf16_zero_,
-        moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b32_on_sm90_m16n256s8w20, 640, 201152,
+    MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b64_>(
-        args, stream, 190912,
-        moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20_fp16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20_bf16_zero_,
-        moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b64_on_sm90_m16n256s8w20, 640, 190912,
+    MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b128_>(
-        args, stream, 189888,
-        moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20_fp16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20_bf16_zero_,
-        moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b128_on_sm90_m16n256s8w20, 640, 189888,
+    MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b0_>(
-        args, stream, 180672,
-        moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20_fp16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20_bf16_zero_,
-        moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b0_on_sm90_m16n256s8w20, 640, 180672,
+    MOEK_OP_DOWN, 16, 256, 8, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_mxfp4_a16_>(
-        args, stream, 197104,
-        moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20_bf16_,
-        moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_mxfp4_a16_h0_on_sm90_m32n256s7w20, 640, 197104,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_nvfp4_a16_>(
-        args, stream, 204272,
-        moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20_bf16_,
-        moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_nvfp4_a16_h0_on_sm90_m32n256s7w20, 640, 204272,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b32_>(
-        args, stream, 207856,
-        moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20_fp16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20_bf16_zero_,
-        moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b32_on_sm90_m32n256s7w20, 640, 207856,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b64_>(
-        args, stream, 198896,
-        moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20_fp16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20_bf16_zero_,
-        moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b64_on_sm90_m32n256s7w20, 640, 198896,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b128_>(
-        args, stream, 198000,
-        moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20_fp16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20_bf16_zero_,
-        moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b128_on_sm90_m32n256s7w20, 640, 198000,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b0_>(
-        args, stream, 189936,
-        moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20_fp16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20_bf16_zero_,
-        moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b0_on_sm90_m32n256s7w20, 640, 189936,
+    MOEK_OP_DOWN, 32, 256, 7, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_mxfp4_a16_>(
-        args, stream, 197200,
-        moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20_bf16_,
-        moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_mxfp4_a16_h0_on_sm90_m64n256s5w20, 640, 197200,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_nvfp4_a16_>(
-        args, stream, 202320,
-        moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20_bf16_,
-        moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_nvfp4_a16_h0_on_sm90_m64n256s5w20, 640, 202320,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_>(
-        args, stream, 204880,
-        moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20_fp16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20_bf16_zero_,
-        moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b32_on_sm90_m64n256s5w20, 640, 204880,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_>(
-        args, stream, 198480,
-        moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20_fp16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20_bf16_zero_,
-        moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b64_on_sm90_m64n256s5w20, 640, 198480,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_>(
-        args, stream, 197840,
-        moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20_fp16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20_bf16_zero_,
-        moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b128_on_sm90_m64n256s5w20, 640, 197840,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_>(
-        args, stream, 192080,
-        moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20_fp16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20_bf16_zero_,
-        moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b0_on_sm90_m64n256s5w20, 640, 192080,
+    MOEK_OP_DOWN, 64, 256, 5, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_mxfp4_a16_>(
-        args, stream, 191168,
-        moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_mxfp4_a16_h0_on_sm90_m96n256s4w12, 384, 191168,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_nvfp4_a16_>(
-        args, stream, 195264,
-        moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_nvfp4_a16_h0_on_sm90_m96n256s4w12, 384, 195264,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_mxfp4_a16_>(
-        args, stream, 220992,
-        moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_mxfp4_a16_h0_on_sm90_m128n256s4w12, 384, 220992,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_nvfp4_a16_>(
-        args, stream, 225088,
-        moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_down_nvfp4_a16_h0_on_sm90_m128n256s4w12, 384, 225088,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_>(
-        args, stream, 197312,
-        moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12_fp16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12_bf16_zero_,
-        moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b32_on_sm90_m96n256s4w12, 384, 197312,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_>(
-        args, stream, 192192,
-        moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12_fp16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12_bf16_zero_,
-        moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b64_on_sm90_m96n256s4w12, 384, 192192,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_>(
-        args, stream, 191680,
-        moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12_fp16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12_bf16_zero_,
-        moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b128_on_sm90_m96n256s4w12, 384, 191680,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_>(
-        args, stream, 187072,
-        moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12_fp16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12_bf16_zero_,
-        moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b0_on_sm90_m96n256s4w12, 384, 187072,
+    MOEK_OP_DOWN, 96, 256, 4, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b32_>(
-        args, stream, 227136,
-        moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12_fp16_,
-        moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12_bf16_zero_,
-        moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b32_on_sm90_m128n256s4w12, 384, 227136,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b64_>(
-        args, stream, 222016,
-        moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12_fp16_,
-        moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12_bf16_zero_,
-        moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b64_on_sm90_m128n256s4w12, 384, 222016,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b128_>(
-        args, stream, 221504,
-        moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12_fp16_,
-        moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12_bf16_zero_,
-        moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b128_on_sm90_m128n256s4w12, 384, 221504,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 90, moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b0_>(
-        args, stream, 216896,
-        moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12_fp16_,
-        moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12_bf16_zero_,
-        moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12_fp16_zero_);
-}
+MOEK_FRAGMENTS_ZERO_ROW_(moek_down_int4_a16_h0_b0_on_sm90_m128n256s4w12, 384, 216896,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int4_a16_b0_)
 #endif
 #endif

@@ -9,618 +9,142 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_up_q8_0_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_up_q8_0_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_up_q8_0_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q8_0_a16_>(
-        args, stream,
-        moek_up_q8_0_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q8_0_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q8_0_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_up_q4_0_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_up_q4_0_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_up_q4_0_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q4_0_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_up_q4_0_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q4_0_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q4_0_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_up_q4_1_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_up_q4_1_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_up_q4_1_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q4_1_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_1_a16_>(
-        args, stream,
-        moek_up_q4_1_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q4_1_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q4_1_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_up_q5_0_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_up_q5_0_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_up_q5_0_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q5_0_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_0_a16_>(
-        args, stream,
-        moek_up_q5_0_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q5_0_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q5_0_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_up_q5_1_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_up_q5_1_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_up_q5_1_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q5_1_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_1_a16_>(
-        args, stream,
-        moek_up_q5_1_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q5_1_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q5_1_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_up_q2_k_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_up_q2_k_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_up_q2_k_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q2_k_a16_>(
-        args, stream,
-        moek_up_q2_k_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q2_k_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q2_k_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_up_q3_k_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_up_q3_k_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_up_q3_k_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q3_k_a16_>(
-        args, stream,
-        moek_up_q3_k_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q3_k_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q3_k_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_up_q4_k_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_up_q4_k_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_up_q4_k_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q4_k_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_up_q4_k_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q4_k_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q4_k_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_up_q5_k_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_up_q5_k_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_up_q5_k_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q5_k_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_up_q5_k_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q5_k_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q5_k_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_up_q6_k_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_up_q6_k_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_up_q6_k_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q6_k_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_up_q6_k_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_q6_k_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q6_k_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_up_iq4_nl_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_up_iq4_nl_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_up_iq4_nl_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_iq4_nl_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_nl_a16_>(
-        args, stream,
-        moek_up_iq4_nl_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_iq4_nl_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_iq4_nl_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_up_iq4_xs_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_up_iq4_xs_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_up_iq4_xs_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_iq4_xs_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_xs_a16_>(
-        args, stream,
-        moek_up_iq4_xs_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_iq4_xs_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_iq4_xs_a16_h0_on_sm80_m8n32s3w4, 128,
+    MOEK_OP_UP, 8, 32, 3, 4, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_up_q8_0_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_up_q8_0_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q8_0_a16_>::BLOCKS)
-moek_up_q8_0_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q8_0_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q8_0_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q8_0_a16_>(
-        args, stream,
-        moek_up_q8_0_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q8_0_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q8_0_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_up_q4_0_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_up_q4_0_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_0_a16_>::BLOCKS)
-moek_up_q4_0_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_0_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q4_0_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_up_q4_0_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q4_0_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q4_0_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_up_q4_1_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_up_q4_1_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_1_a16_>::BLOCKS)
-moek_up_q4_1_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_1_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q4_1_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_1_a16_>(
-        args, stream,
-        moek_up_q4_1_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q4_1_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q4_1_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_up_q5_0_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_up_q5_0_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_0_a16_>::BLOCKS)
-moek_up_q5_0_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_0_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q5_0_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_0_a16_>(
-        args, stream,
-        moek_up_q5_0_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q5_0_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q5_0_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_up_q5_1_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_up_q5_1_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_1_a16_>::BLOCKS)
-moek_up_q5_1_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_1_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q5_1_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_1_a16_>(
-        args, stream,
-        moek_up_q5_1_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q5_1_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q5_1_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_up_q2_k_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_up_q2_k_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q2_k_a16_>::BLOCKS)
-moek_up_q2_k_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q2_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q2_k_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q2_k_a16_>(
-        args, stream,
-        moek_up_q2_k_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q2_k_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q2_k_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_up_q3_k_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_up_q3_k_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q3_k_a16_>::BLOCKS)
-moek_up_q3_k_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q3_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q3_k_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q3_k_a16_>(
-        args, stream,
-        moek_up_q3_k_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q3_k_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q3_k_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_up_q4_k_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_up_q4_k_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_k_a16_>::BLOCKS)
-moek_up_q4_k_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q4_k_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_up_q4_k_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q4_k_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q4_k_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_up_q5_k_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_up_q5_k_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_k_a16_>::BLOCKS)
-moek_up_q5_k_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q5_k_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_up_q5_k_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q5_k_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q5_k_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_up_q6_k_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_up_q6_k_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q6_k_a16_>::BLOCKS)
-moek_up_q6_k_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q6_k_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_q6_k_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_up_q6_k_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_q6_k_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_q6_k_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_up_iq4_nl_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_up_iq4_nl_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_nl_a16_>::BLOCKS)
-moek_up_iq4_nl_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_nl_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_iq4_nl_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_nl_a16_>(
-        args, stream,
-        moek_up_iq4_nl_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_iq4_nl_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_iq4_nl_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_xs_a16_>::BLOCKS)
-moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_xs_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_xs_a16_>(
-        args, stream,
-        moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_iq4_xs_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m8n32s4w4, 128,
+    MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_mxfp4_a16_in_blocks_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m8n32s4w4, 128,
+    MOEK_OP_UP, 8, 32, 4, 4, 0, moek_format_nvfp4_a16_in_blocks_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_mxfp4_a16_in_blocks_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_block_gemm_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_blocks_<MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4_fp16_);
-}
+MOEK_BLOCKS_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m32n32s2w4, 128,
+    MOEK_OP_UP, 32, 32, 2, 4, 0, moek_format_nvfp4_a16_in_blocks_)
 #endif
 #endif

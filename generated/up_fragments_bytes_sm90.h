@@ -9,402 +9,102 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8t_a16_>(
-        args, stream, 225152,
-        moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20_bf16_,
-        moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8t_a16_h0_on_sm90_m8n256s6w20, 640, 225152,
+    MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8c_a16_>(
-        args, stream, 225152,
-        moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20_bf16_,
-        moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8c_a16_h0_on_sm90_m8n256s6w20, 640, 225152,
+    MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m8n256s6w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_int8_a16_>(
-        args, stream, 225152,
-        moek_up_int8_a16_h0_on_sm90_m8n256s6w20_bf16_,
-        moek_up_int8_a16_h0_on_sm90_m8n256s6w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_int8_a16_h0_on_sm90_m8n256s6w20, 640, 225152,
+    MOEK_OP_UP, 8, 256, 6, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8t_a16_>(
-        args, stream, 201104,
-        moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20_bf16_,
-        moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8t_a16_h0_on_sm90_m16n256s5w20, 640, 201104,
+    MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8c_a16_>(
-        args, stream, 201104,
-        moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20_bf16_,
-        moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8c_a16_h0_on_sm90_m16n256s5w20, 640, 201104,
+    MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m16n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_int8_a16_>(
-        args, stream, 201104,
-        moek_up_int8_a16_h0_on_sm90_m16n256s5w20_bf16_,
-        moek_up_int8_a16_h0_on_sm90_m16n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_int8_a16_h0_on_sm90_m16n256s5w20, 640, 201104,
+    MOEK_OP_UP, 16, 256, 5, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8t_a16_>(
-        args, stream, 222672,
-        moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20_bf16_,
-        moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8t_a16_h0_on_sm90_m32n256s5w20, 640, 222672,
+    MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8c_a16_>(
-        args, stream, 222672,
-        moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20_bf16_,
-        moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8c_a16_h0_on_sm90_m32n256s5w20, 640, 222672,
+    MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m32n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_int8_a16_>(
-        args, stream, 222672,
-        moek_up_int8_a16_h0_on_sm90_m32n256s5w20_bf16_,
-        moek_up_int8_a16_h0_on_sm90_m32n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_int8_a16_h0_on_sm90_m32n256s5w20, 640, 222672,
+    MOEK_OP_UP, 32, 256, 5, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8t_a16_>(
-        args, stream, 224832,
-        moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20_bf16_,
-        moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8t_a16_h0_on_sm90_m64n256s4w20, 640, 224832,
+    MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8c_a16_>(
-        args, stream, 224832,
-        moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20_bf16_,
-        moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8c_a16_h0_on_sm90_m64n256s4w20, 640, 224832,
+    MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m64n256s4w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m64n256s4w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_int8_a16_h0_on_sm90_m64n256s4w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m64n256s4w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_int8_a16_>(
-        args, stream, 224832,
-        moek_up_int8_a16_h0_on_sm90_m64n256s4w20_bf16_,
-        moek_up_int8_a16_h0_on_sm90_m64n256s4w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_int8_a16_h0_on_sm90_m64n256s4w20, 640, 224832,
+    MOEK_OP_UP, 64, 256, 4, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8t_a16_>(
-        args, stream, 216880,
-        moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8t_a16_h0_on_sm90_m128n256s3w12, 384, 216880,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8c_a16_>(
-        args, stream, 216880,
-        moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8c_a16_h0_on_sm90_m128n256s3w12, 384, 216880,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_up_int8_a16_h0_on_sm90_m128n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int8_a16_h0_on_sm90_m128n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_int8_a16_h0_on_sm90_m128n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm90_m128n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int8_a16_>(
-        args, stream, 216880,
-        moek_up_int8_a16_h0_on_sm90_m128n256s3w12_bf16_,
-        moek_up_int8_a16_h0_on_sm90_m128n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_int8_a16_h0_on_sm90_m128n256s3w12, 384, 216880,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8b128_a16_>(
-        args, stream, 231296,
-        moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8b128_a16_h0_on_sm90_m8n256s6w20, 640, 231296,
+    MOEK_OP_UP, 8, 256, 6, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8b128_a16_>(
-        args, stream, 206224,
-        moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8b128_a16_h0_on_sm90_m16n256s5w20, 640, 206224,
+    MOEK_OP_UP, 16, 256, 5, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20)
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(640)
-moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8b128_a16_>(
-        args, stream, 227792,
-        moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8b128_a16_h0_on_sm90_m32n256s5w20, 640, 227792,
+    MOEK_OP_UP, 32, 256, 5, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8b128_a16_>(
-        args, stream, 222784,
-        moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8b128_a16_h0_on_sm90_m64n256s4w12, 384, 222784,
+    MOEK_OP_UP, 64, 256, 4, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8b128_a16_>(
-        args, stream, 198320,
-        moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12_fp16_);
-}
+MOEK_FRAGMENTS_ROW_(moek_up_fp8b128_a16_h0_on_sm90_m96n256s3w12, 384, 198320,
+    MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8b128_a16_)
 #endif
 #endif

@@ -10,420 +10,97 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8_bf16_,
-        moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8t_a16_h0_on_sm80_m8n256s5w8, 256,
+    MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8_bf16_,
-        moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8c_a16_h0_on_sm80_m8n256s5w8, 256,
+    MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m8n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_>(
-        args, stream,
-        moek_up_int8_a16_h0_on_sm80_m8n256s5w8_bf16_,
-        moek_up_int8_a16_h0_on_sm80_m8n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_int8_a16_h0_on_sm80_m8n256s5w8, 256,
+    MOEK_OP_UP, 8, 256, 5, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8_bf16_,
-        moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8t_a16_h0_on_sm80_m16n256s4w8, 256,
+    MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8_bf16_,
-        moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8c_a16_h0_on_sm80_m16n256s4w8, 256,
+    MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m16n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_>(
-        args, stream,
-        moek_up_int8_a16_h0_on_sm80_m16n256s4w8_bf16_,
-        moek_up_int8_a16_h0_on_sm80_m16n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_int8_a16_h0_on_sm80_m16n256s4w8, 256,
+    MOEK_OP_UP, 16, 256, 4, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8_bf16_,
-        moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8t_a16_h0_on_sm80_m32n256s4w8, 256,
+    MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8_bf16_,
-        moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8c_a16_h0_on_sm80_m32n256s4w8, 256,
+    MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m32n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_>(
-        args, stream,
-        moek_up_int8_a16_h0_on_sm80_m32n256s4w8_bf16_,
-        moek_up_int8_a16_h0_on_sm80_m32n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_int8_a16_h0_on_sm80_m32n256s4w8, 256,
+    MOEK_OP_UP, 32, 256, 4, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8_bf16_,
-        moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8t_a16_h0_on_sm80_m64n256s3w8, 256,
+    MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8_bf16_,
-        moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8c_a16_h0_on_sm80_m64n256s3w8, 256,
+    MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m64n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_>(
-        args, stream,
-        moek_up_int8_a16_h0_on_sm80_m64n256s3w8_bf16_,
-        moek_up_int8_a16_h0_on_sm80_m64n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_int8_a16_h0_on_sm80_m64n256s3w8, 256,
+    MOEK_OP_UP, 64, 256, 3, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8_bf16_,
-        moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8t_a16_h0_on_sm80_m96n256s3w8, 256,
+    MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8_bf16_,
-        moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8c_a16_h0_on_sm80_m96n256s3w8, 256,
+    MOEK_OP_UP, 96, 256, 3, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m96n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m96n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m96n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m96n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_>(
-        args, stream,
-        moek_up_int8_a16_h0_on_sm80_m96n256s3w8_bf16_,
-        moek_up_int8_a16_h0_on_sm80_m96n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_int8_a16_h0_on_sm80_m96n256s3w8, 256,
+    MOEK_OP_UP, 96, 256, 3, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_>(
-        args, stream,
-        moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8b128_a16_h0_on_sm80_m8n256s5w8, 256,
+    MOEK_OP_UP, 8, 256, 5, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_>(
-        args, stream,
-        moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8b128_a16_h0_on_sm80_m16n256s4w8, 256,
+    MOEK_OP_UP, 16, 256, 4, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_>(
-        args, stream,
-        moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8b128_a16_h0_on_sm80_m32n256s4w8, 256,
+    MOEK_OP_UP, 32, 256, 4, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_>(
-        args, stream,
-        moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_fp8b128_a16_h0_on_sm80_m64n256s3w8, 256,
+    MOEK_OP_UP, 64, 256, 3, 0, moek_format_fp8b128_a16_)
 #endif
 #endif

@@ -9,1130 +9,182 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m8n256s4w8, 256,
+    MOEK_OP_UP, 8, 256, 4, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m8n256s3w8_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m8n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m8n256s3w8, 256,
+    MOEK_OP_UP, 8, 256, 3, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m8n256s3w8, 256,
+    MOEK_OP_UP, 8, 256, 3, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8_fp16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8_bf16_zero_,
-        moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m8n256s4w8, 256,
+    MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8_fp16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8_bf16_zero_,
-        moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m8n256s4w8, 256,
+    MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8_fp16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8_bf16_zero_,
-        moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m8n256s4w8, 256,
+    MOEK_OP_UP, 8, 256, 4, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m16n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m16n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m16n256s3w8_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m16n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m16n256s3w8, 256,
+    MOEK_OP_UP, 16, 256, 3, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m16n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m16n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m16n256s3w8_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m16n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m16n256s3w8, 256,
+    MOEK_OP_UP, 16, 256, 3, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m16n256s3w8, 256,
+    MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m16n256s3w8, 256,
+    MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m16n256s3w8, 256,
+    MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m16n256s3w8, 256,
+    MOEK_OP_UP, 16, 256, 3, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m32n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m32n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m32n256s3w8_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m32n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m32n256s3w8, 256,
+    MOEK_OP_UP, 32, 256, 3, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m32n256s6w8_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m32n256s6w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_UP, 32, 256, 6, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8_fp16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8_bf16_zero_,
-        moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m32n256s6w8, 256,
+    MOEK_OP_UP, 32, 256, 6, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m32n256s3w8, 256,
+    MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m32n256s3w8, 256,
+    MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m32n256s3w8, 256,
+    MOEK_OP_UP, 32, 256, 3, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m64n256s5w8_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m64n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_UP, 64, 256, 5, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m64n256s5w8_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m64n256s5w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_UP, 64, 256, 5, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8_fp16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8_bf16_zero_,
-        moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8_fp16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8_bf16_zero_,
-        moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8_fp16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8_bf16_zero_,
-        moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8_fp16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8_bf16_zero_,
-        moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m64n256s5w8, 256,
+    MOEK_OP_UP, 64, 256, 5, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m96n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m96n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m96n256s4w8_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m96n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m96n256s4w8, 256,
+    MOEK_OP_UP, 96, 256, 4, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m96n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m96n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m96n256s4w8_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m96n256s4w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m96n256s4w8, 256,
+    MOEK_OP_UP, 96, 256, 4, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8_fp16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8_bf16_zero_,
-        moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m96n256s4w8, 256,
+    MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8_fp16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8_bf16_zero_,
-        moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m96n256s4w8, 256,
+    MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8_fp16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8_bf16_zero_,
-        moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m96n256s4w8, 256,
+    MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8_fp16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8_bf16_zero_,
-        moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m96n256s4w8, 256,
+    MOEK_OP_UP, 96, 256, 4, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m128n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_mxfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m128n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m128n256s3w8_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m128n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m128n256s3w8, 256,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m128n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_nvfp4_a16_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m128n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m128n256s3w8_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m128n256s3w8_fp16_);
-}
+MOEK_FRAGMENTS_MMA_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m128n256s3w8, 256,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m128n256s3w8, 256,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m128n256s3w8, 256,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m128n256s3w8, 256,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8)
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8_bf16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8_fp16_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 0, MOEK_DTYPE_FP16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8_bf16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(256, moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8_fp16_zero_(const __grid_constant__ moek_gemm_ args)
-{
-    moek_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>::run(&args, 1, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_fragments_mma_<MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8_fp16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8_bf16_zero_,
-        moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8_fp16_zero_);
-}
+MOEK_FRAGMENTS_MMA_ZERO_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m128n256s3w8, 256,
+    MOEK_OP_UP, 128, 256, 3, 0, moek_format_int4_a16_b0_)
 #endif
 #endif

@@ -438,4 +438,19 @@ static MOEK_UNUSED moek_status moek_launch_blocks_(const void *args, moek_stream
     if (a->dtype == MOEK_DTYPE_FP16) return MOEK_LAUNCH_(fp16, blocks, K::THREADS, K::SHARED, stream, found);
     return MOEK_LAUNCH_(bf16, blocks, K::THREADS, K::SHARED, stream, found);
 }
+
+/* A row of the table: its kernels and their launcher.  Behind `threads`: the parameters of moek_block_gemm_. */
+#define MOEK_BLOCKS_KERNEL_(name, threads, dtype, ...) \
+    static __global__ void __launch_bounds__(threads, moek_block_gemm_<__VA_ARGS__>::BLOCKS) \
+    name(const moek_gemm_ args) \
+    { \
+        moek_block_gemm_<__VA_ARGS__>::run(&args, dtype); \
+    }
+#define MOEK_BLOCKS_ROW_(row, threads, ...) \
+    MOEK_BLOCKS_KERNEL_(row##_bf16_, threads, MOEK_DTYPE_BF16, __VA_ARGS__) \
+    MOEK_BLOCKS_KERNEL_(row##_fp16_, threads, MOEK_DTYPE_FP16, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_blocks_<__VA_ARGS__>(args, stream, row##_bf16_, row##_fp16_); \
+    }
 #endif

@@ -846,4 +846,35 @@ static MOEK_UNUSED moek_status moek_launch_fragments_(const void *args, moek_str
             return MOEK_CHAIN_(kernels[2 + i], moek_multiprocessors_(), K::THREADS, shared, stream, a->early, found);
     return MOEK_CHAIN_(kernels[i], moek_multiprocessors_(), K::THREADS, plain, stream, a->early, found);
 }
+
+/* A row of the table: its kernels and their launcher.  Behind `shared`: the parameters of moek_fragments_.  Kernels are
+ * one of bf16 and one of fp16; ZERO: both also for zero points; EITHER: one that asks args for T. */
+#define MOEK_FRAGMENTS_KERNEL_(name, threads, zero, dtype, ...) \
+    static __global__ void MOEK_SM90_BOUNDS_(threads) name(const __grid_constant__ moek_gemm_ args) \
+    { \
+        moek_fragments_<__VA_ARGS__>::run(&args, zero, dtype); \
+    }
+#define MOEK_FRAGMENTS_ROW_(row, threads, shared, ...) \
+    MOEK_FRAGMENTS_KERNEL_(row##_bf16_, threads, 0, MOEK_DTYPE_BF16, __VA_ARGS__) \
+    MOEK_FRAGMENTS_KERNEL_(row##_fp16_, threads, 0, MOEK_DTYPE_FP16, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_fragments_<__VA_ARGS__>(args, stream, shared, row##_bf16_, row##_fp16_); \
+    }
+#define MOEK_FRAGMENTS_ZERO_ROW_(row, threads, shared, ...) \
+    MOEK_FRAGMENTS_KERNEL_(row##_bf16_, threads, 0, MOEK_DTYPE_BF16, __VA_ARGS__) \
+    MOEK_FRAGMENTS_KERNEL_(row##_fp16_, threads, 0, MOEK_DTYPE_FP16, __VA_ARGS__) \
+    MOEK_FRAGMENTS_KERNEL_(row##_bf16_zero_, threads, 1, MOEK_DTYPE_BF16, __VA_ARGS__) \
+    MOEK_FRAGMENTS_KERNEL_(row##_fp16_zero_, threads, 1, MOEK_DTYPE_FP16, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_fragments_<__VA_ARGS__>(args, stream, shared, row##_bf16_, row##_fp16_, \
+                                                   row##_bf16_zero_, row##_fp16_zero_); \
+    }
+#define MOEK_FRAGMENTS_EITHER_ROW_(row, threads, shared, ...) \
+    MOEK_FRAGMENTS_KERNEL_(row##_k_, threads, 0, args.dtype, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_fragments_<__VA_ARGS__>(args, stream, shared, row##_k_); \
+    }
 #endif

@@ -700,4 +700,29 @@ static MOEK_UNUSED moek_status moek_launch_fragments_mma_(const void *args, moek
     if constexpr (Format::ZERO) if (found.w.zero_points) i += 2;
     return MOEK_CHAIN_ORDERED_(kernels[i], blocks, K::THREADS, K::SHARED, stream, a->early, found);
 }
+
+/* A row of the table: its kernels and their launcher.  Behind `threads`: the parameters of moek_fragments_mma_. */
+#define MOEK_FRAGMENTS_MMA_KERNEL_(name, threads, zero, dtype, ...) \
+    static __global__ void __launch_bounds__(threads, moek_fragments_mma_<__VA_ARGS__>::BLOCKS) \
+    name(const __grid_constant__ moek_gemm_ args) \
+    { \
+        moek_fragments_mma_<__VA_ARGS__>::run(&args, zero, dtype); \
+    }
+#define MOEK_FRAGMENTS_MMA_ROW_(row, threads, ...) \
+    MOEK_FRAGMENTS_MMA_KERNEL_(row##_bf16_, threads, 0, MOEK_DTYPE_BF16, __VA_ARGS__) \
+    MOEK_FRAGMENTS_MMA_KERNEL_(row##_fp16_, threads, 0, MOEK_DTYPE_FP16, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_fragments_mma_<__VA_ARGS__>(args, stream, row##_bf16_, row##_fp16_); \
+    }
+#define MOEK_FRAGMENTS_MMA_ZERO_ROW_(row, threads, ...) \
+    MOEK_FRAGMENTS_MMA_KERNEL_(row##_bf16_, threads, 0, MOEK_DTYPE_BF16, __VA_ARGS__) \
+    MOEK_FRAGMENTS_MMA_KERNEL_(row##_fp16_, threads, 0, MOEK_DTYPE_FP16, __VA_ARGS__) \
+    MOEK_FRAGMENTS_MMA_KERNEL_(row##_bf16_zero_, threads, 1, MOEK_DTYPE_BF16, __VA_ARGS__) \
+    MOEK_FRAGMENTS_MMA_KERNEL_(row##_fp16_zero_, threads, 1, MOEK_DTYPE_FP16, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_fragments_mma_<__VA_ARGS__>(args, stream, row##_bf16_, row##_fp16_, \
+                                                       row##_bf16_zero_, row##_fp16_zero_); \
+    }
 #endif
