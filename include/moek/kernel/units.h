@@ -1,19 +1,19 @@
-/* moek/kernel/units.h -- blocks of GGUF files in panels: what a set of instructions makes of a unit of 16 rows, and in
- * plain C.  generated/moek_units.h has all of these. */
+/* moek/kernel/units.h -- blocks of GGUF files in panels: codes, scales and minimums of a unit of 16 rows, in plain C
+ * and with a set of instructions.  generated/moek_units.h has a layout for each format, and makes its functions. */
 #ifndef MOEK_UNITS_H
 #define MOEK_UNITS_H
 #include "digits.h"
 
-/* Blocks of GGUF files in panels: 32 columns are a part, 8 parts, or what is left of a row, a unit (file_panels.h).  Of
- * a unit of `all` parts those from `first` on become words of 4 codes, [word][16 rows], and scales and minimums with
- * their sign, [group][16 rows].  raw: codes as sums of few rows take them, `offset` more than they mean; else s8.  In
- * blocks of 256 columns `parts` are 4 from a multiple of 4 on, or all. */
+/* 32 columns are a part; 8 parts, or what is left of a row, are a unit (file_panels.h).  Of a unit of `all` parts, the
+ * parts from `first` on become words of 4 codes, [word][16 rows], and scales and minimums with their sign, [group][16
+ * rows].  raw: codes as sums of few rows take them, `offset` more than their value; else s8.  In blocks of 256 columns
+ * `parts` are 4 from a multiple of 4 on, or all. */
 typedef void moek_parts_(uint32_t *words, float *scale, float *min, const uint8_t *unit, int all, int first, int parts,
                          int raw);
 enum { MOEK_PART = 32, MOEK_PART_WORDS = MOEK_PART / 4 * (int)MOEK_UNIT_ROWS, MOEK_UNIT_PARTS = MOEK_UNIT / MOEK_PART };
 /* The scales and minimums, without the words. */
 typedef void moek_unit_factors_(float *scale, float *min, const uint8_t *unit, int all, int first, int parts);
-/* What a set of instructions has for such blocks.  element: sums of raw codes are those of this element. */
+/* What a set of instructions has for a format.  element: raw codes are summed as codes of this element. */
 typedef struct moek_units_ { moek_parts_ *parts; int element, offset, words; } moek_units_;
 /* Scales or minimums, one for `columns` columns; 0: there are none.  Factors of 16 rows in f16 begin at byte `top` of
  * the heads: of a unit, or of a block of 32 columns, which has no others.  Numbers, minus `less`, multiply these f16;
@@ -23,10 +23,10 @@ typedef struct moek_unit_numbers_ {
     int columns, top, less, minus;
     moek_plane plane[2];
 } moek_unit_numbers_;
-/* Where codes lie: those of part p from byte at[p] on, behind `heads` bytes of each block or of the only one (whole);
+/* Where codes lie: codes of part p from byte at[p] on, behind `heads` bytes of each block or of the only one (whole);
  * `bits` of each from bit shift[p] on; the second 16 columns `by` bits higher in the same bytes, or behind (0).  more,
- * ..: the bits above these, if any; single: 8 columns a byte.  look: codes are numbers of `book`; else `less` is taken
- * off.  wide: codes have 8 bits.  bytes: of 16 rows of a part, with their heads. */
+ * more_at, more_shift: the bits above, if any; single: these bits are 8 columns a byte.  look: codes are numbers of
+ * `book`; else `less` is taken off.  wide: codes have 8 bits.  bytes: of 16 rows of a part, with their heads. */
 typedef struct moek_unit_layout_ {
     int bits, by, more, single, look, less, wide, heads, whole, bytes;
     uint16_t at[8], more_at[8];

@@ -2,7 +2,7 @@
  * with MOEK_V_(x), the name of x for the set, MOEK_V_INLINE, and
  *   MOEK_V_SIXTEEN, MOEK_V_BYTES     f32 of 16 rows, and a byte of each
  *   MOEK_V_(tops, times, put)        f16 to f32; times numbers with a sign; to memory, with this or the other sign
- *   MOEK_V_(number, or, less)        bits of bytes; those of two planes as one number; minus a constant
+ *   MOEK_V_(number, or, less)        bits of bytes; bits of two planes as one number; minus a constant
  *   MOEK_V_(words)                   a part, to words */
 
 /* Scale or minimum n of 16 rows. */

@@ -1,5 +1,5 @@
-/* moek/kernel/units_neon.h -- blocks of GGUF files in panels with NEON: pieces of generated/moek_units.h, as
- * units_x86.h has them.  Codes are s8 throughout. */
+/* moek/kernel/units_neon.h -- blocks of GGUF files in panels with NEON: pieces of generated/moek_units.h, the
+ * same as in units_x86.h.  Codes are s8 throughout. */
 #ifndef MOEK_UNITS_NEON_H
 #define MOEK_UNITS_NEON_H
 #include "units.h"
