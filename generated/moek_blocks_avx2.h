@@ -46,22 +46,10 @@ MOEK_AVX2_INLINE void moek_factors_q4_0_avx2_(moek_factors_avx2_ *to, const uint
 {
     moek_scales_q4_0_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_q4_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_0_avx2_, moek_factors_q4_0_avx2_, 144,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_avx2_ = {
-    moek_unpack_q4_0_avx2_, moek_dots_q4_0_avx2_, 8, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q4_0_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_0_avx2_, moek_factors_q4_0_avx2_, 144,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_s8_avx2_ = {
-    moek_unpack_q4_0_avx2_, moek_dots_q4_0_s8_avx2_, 8, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_0, avx2, AVX2, q4_0, avx2, 8, 0, 0,
+                 144, MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q4_0_s8, avx2, AVX2, q4_0, avx2, 8, 0, 0,
+                 144, MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 MOEK_AVX2_INLINE void moek_scales_q4_1_avx2_(float *scale, const uint8_t *b)
 {
@@ -109,22 +97,10 @@ MOEK_AVX2_INLINE void moek_factors_q4_1_avx2_(moek_factors_avx2_ *to, const uint
     moek_scales_q4_1_avx2_(to->scale, b);
     moek_minimums_q4_1_avx2_(to->min, b);
 }
-MOEK_AVX2_FN void moek_dots_q4_1_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_1_avx2_, moek_factors_q4_1_avx2_, 160,
-                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_avx2_ = {
-    moek_unpack_q4_1_avx2_, moek_dots_q4_1_avx2_, 0, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q4_1_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_1_avx2_, moek_factors_q4_1_avx2_, 160,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_s8_avx2_ = {
-    moek_unpack_q4_1_avx2_, moek_dots_q4_1_s8_avx2_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_1, avx2, AVX2, q4_1, avx2, 0, 0, 0,
+                 160, MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
+MOEK_BLOCK_ROWS_(q4_1_s8, avx2, AVX2, q4_1, avx2, 0, 0, 0,
+                 160, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
 
 MOEK_AVX2_INLINE void moek_scales_q5_0_avx2_(float *scale, const uint8_t *b)
 {
@@ -176,22 +152,10 @@ MOEK_AVX2_INLINE void moek_factors_q5_0_avx2_(moek_factors_avx2_ *to, const uint
 {
     moek_scales_q5_0_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_q5_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_0_avx2_, moek_factors_q5_0_avx2_, 176,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_avx2_ = {
-    moek_unpack_q5_0_avx2_, moek_dots_q5_0_avx2_, 16, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q5_0_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_0_avx2_, moek_factors_q5_0_avx2_, 176,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_s8_avx2_ = {
-    moek_unpack_q5_0_avx2_, moek_dots_q5_0_s8_avx2_, 16, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_0, avx2, AVX2, q5_0, avx2, 16, 0, 0,
+                 176, MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q5_0_s8, avx2, AVX2, q5_0, avx2, 16, 0, 0,
+                 176, MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 MOEK_AVX2_INLINE void moek_scales_q5_1_avx2_(float *scale, const uint8_t *b)
 {
@@ -249,22 +213,10 @@ MOEK_AVX2_INLINE void moek_factors_q5_1_avx2_(moek_factors_avx2_ *to, const uint
     moek_scales_q5_1_avx2_(to->scale, b);
     moek_minimums_q5_1_avx2_(to->min, b);
 }
-MOEK_AVX2_FN void moek_dots_q5_1_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_1_avx2_, moek_factors_q5_1_avx2_, 192,
-                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_avx2_ = {
-    moek_unpack_q5_1_avx2_, moek_dots_q5_1_avx2_, 0, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q5_1_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_1_avx2_, moek_factors_q5_1_avx2_, 192,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_s8_avx2_ = {
-    moek_unpack_q5_1_avx2_, moek_dots_q5_1_s8_avx2_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_1, avx2, AVX2, q5_1, avx2, 0, 0, 0,
+                 192, MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
+MOEK_BLOCK_ROWS_(q5_1_s8, avx2, AVX2, q5_1, avx2, 0, 0, 0,
+                 192, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
 
 MOEK_AVX2_INLINE void moek_scales_q8_0_avx2_(float *scale, const uint8_t *b)
 {
@@ -305,22 +257,10 @@ MOEK_AVX2_INLINE void moek_factors_q8_0_avx2_(moek_factors_avx2_ *to, const uint
 {
     moek_scales_q8_0_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_q8_0_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q8_0_avx2_, moek_factors_q8_0_avx2_, 272,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_avx2_ = {
-    moek_unpack_q8_0_avx2_, moek_dots_q8_0_avx2_, 0, 1, 0
-};
-MOEK_AVX2_FN void moek_dots_q8_0_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q8_0_avx2_, moek_factors_q8_0_avx2_, 272,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_s8_avx2_ = {
-    moek_unpack_q8_0_avx2_, moek_dots_q8_0_s8_avx2_, 0, 1, 0
-};
+MOEK_BLOCK_ROWS_(q8_0, avx2, AVX2, q8_0, avx2, 0, 1, 0,
+                 272, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q8_0_s8, avx2, AVX2, q8_0, avx2, 0, 1, 0,
+                 272, MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
 
 MOEK_AVX2_INLINE void moek_scales_q2_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -390,22 +330,10 @@ MOEK_AVX2_INLINE void moek_factors_q2_k_avx2_(moek_factors_avx2_ *to, const uint
     moek_scales_q2_k_avx2_(to->scale, b);
     moek_minimums_q2_k_avx2_(to->min, b);
 }
-MOEK_AVX2_FN void moek_dots_q2_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q2_k_avx2_, moek_factors_q2_k_avx2_, 84,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_avx2_ = {
-    moek_unpack_q2_k_avx2_, moek_dots_q2_k_avx2_, 0, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q2_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q2_k_avx2_, moek_factors_q2_k_avx2_, 84,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_s8_avx2_ = {
-    moek_unpack_q2_k_avx2_, moek_dots_q2_k_s8_avx2_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q2_k, avx2, AVX2, q2_k, avx2, 0, 0, 0,
+                 84, MOEK_BLOCK_FINE | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q2_k_s8, avx2, AVX2, q2_k, avx2, 0, 0, 0,
+                 84, MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 MOEK_AVX2_INLINE void moek_scales_q3_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -484,22 +412,10 @@ MOEK_AVX2_INLINE void moek_factors_q3_k_avx2_(moek_factors_avx2_ *to, const uint
 {
     moek_scales_q3_k_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_q3_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q3_k_avx2_, moek_factors_q3_k_avx2_, 110,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_avx2_ = {
-    moek_unpack_q3_k_avx2_, moek_dots_q3_k_avx2_, 4, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q3_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q3_k_avx2_, moek_factors_q3_k_avx2_, 110,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_s8_avx2_ = {
-    moek_unpack_q3_k_avx2_, moek_dots_q3_k_s8_avx2_, 4, 0, 0
-};
+MOEK_BLOCK_ROWS_(q3_k, avx2, AVX2, q3_k, avx2, 4, 0, 0,
+                 110, MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET)
+MOEK_BLOCK_ROWS_(q3_k_s8, avx2, AVX2, q3_k, avx2, 4, 0, 0,
+                 110, MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES)
 
 MOEK_AVX2_INLINE void moek_scales_q4_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -567,22 +483,10 @@ MOEK_AVX2_INLINE void moek_factors_q4_k_avx2_(moek_factors_avx2_ *to, const uint
     moek_scales_q4_k_avx2_(to->scale, b);
     moek_minimums_q4_k_avx2_(to->min, b);
 }
-MOEK_AVX2_FN void moek_dots_q4_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_k_avx2_, moek_factors_q4_k_avx2_, 144,
-                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_avx2_ = {
-    moek_unpack_q4_k_avx2_, moek_dots_q4_k_avx2_, 0, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q4_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q4_k_avx2_, moek_factors_q4_k_avx2_, 144,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_s8_avx2_ = {
-    moek_unpack_q4_k_avx2_, moek_dots_q4_k_s8_avx2_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_k, avx2, AVX2, q4_k, avx2, 0, 0, 0,
+                 144, MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q4_k_s8, avx2, AVX2, q4_k, avx2, 0, 0, 0,
+                 144, MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 MOEK_AVX2_INLINE void moek_scales_q5_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -666,22 +570,10 @@ MOEK_AVX2_INLINE void moek_factors_q5_k_avx2_(moek_factors_avx2_ *to, const uint
     moek_scales_q5_k_avx2_(to->scale, b);
     moek_minimums_q5_k_avx2_(to->min, b);
 }
-MOEK_AVX2_FN void moek_dots_q5_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_k_avx2_, moek_factors_q5_k_avx2_, 176,
-                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_avx2_ = {
-    moek_unpack_q5_k_avx2_, moek_dots_q5_k_avx2_, 0, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q5_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q5_k_avx2_, moek_factors_q5_k_avx2_, 176,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_s8_avx2_ = {
-    moek_unpack_q5_k_avx2_, moek_dots_q5_k_s8_avx2_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_k, avx2, AVX2, q5_k, avx2, 0, 0, 0,
+                 176, MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q5_k_s8, avx2, AVX2, q5_k, avx2, 0, 0, 0,
+                 176, MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 MOEK_AVX2_INLINE void moek_scales_q6_k_avx2_(float *scale, const uint8_t *b)
 {
@@ -756,22 +648,10 @@ MOEK_AVX2_INLINE void moek_factors_q6_k_avx2_(moek_factors_avx2_ *to, const uint
 {
     moek_scales_q6_k_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_q6_k_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q6_k_avx2_, moek_factors_q6_k_avx2_, 210,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_avx2_ = {
-    moek_unpack_q6_k_avx2_, moek_dots_q6_k_avx2_, 32, 0, 0
-};
-MOEK_AVX2_FN void moek_dots_q6_k_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_q6_k_avx2_, moek_factors_q6_k_avx2_, 210,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_s8_avx2_ = {
-    moek_unpack_q6_k_avx2_, moek_dots_q6_k_s8_avx2_, 32, 0, 0
-};
+MOEK_BLOCK_ROWS_(q6_k, avx2, AVX2, q6_k, avx2, 32, 0, 0,
+                 210, MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET)
+MOEK_BLOCK_ROWS_(q6_k_s8, avx2, AVX2, q6_k, avx2, 32, 0, 0,
+                 210, MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES)
 
 MOEK_AVX2_INLINE void moek_scales_iq4_nl_avx2_(float *scale, const uint8_t *b)
 {
@@ -816,22 +696,10 @@ MOEK_AVX2_INLINE void moek_factors_iq4_nl_avx2_(moek_factors_avx2_ *to, const ui
 {
     moek_scales_iq4_nl_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_iq4_nl_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_iq4_nl_avx2_, moek_factors_iq4_nl_avx2_, 144,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_avx2_ = {
-    moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_avx2_, 0, 1, 0
-};
-MOEK_AVX2_FN void moek_dots_iq4_nl_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_iq4_nl_avx2_, moek_factors_iq4_nl_avx2_, 144,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_s8_avx2_ = {
-    moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_s8_avx2_, 0, 1, 0
-};
+MOEK_BLOCK_ROWS_(iq4_nl, avx2, AVX2, iq4_nl, avx2, 0, 1, 0,
+                 144, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(iq4_nl_s8, avx2, AVX2, iq4_nl, avx2, 0, 1, 0,
+                 144, MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
 
 MOEK_AVX2_INLINE void moek_scales_iq4_xs_avx2_(float *scale, const uint8_t *b)
 {
@@ -891,22 +759,10 @@ MOEK_AVX2_INLINE void moek_factors_iq4_xs_avx2_(moek_factors_avx2_ *to, const ui
 {
     moek_scales_iq4_xs_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_iq4_xs_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_iq4_xs_avx2_, moek_factors_iq4_xs_avx2_, 136,
-                           MOEK_BLOCK_WIDE);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_avx2_ = {
-    moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_avx2_, 0, 1, 0
-};
-MOEK_AVX2_FN void moek_dots_iq4_xs_s8_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_iq4_xs_avx2_, moek_factors_iq4_xs_avx2_, 136,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_s8_avx2_ = {
-    moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_s8_avx2_, 0, 1, 0
-};
+MOEK_BLOCK_ROWS_(iq4_xs, avx2, AVX2, iq4_xs, avx2, 0, 1, 0,
+                 136, MOEK_BLOCK_WIDE)
+MOEK_BLOCK_ROWS_(iq4_xs_s8, avx2, AVX2, iq4_xs, avx2, 0, 1, 0,
+                 136, MOEK_BLOCK_BYTES | MOEK_BLOCK_WIDE)
 
 MOEK_AVX2_INLINE void moek_scales_mxfp4_avx2_(float *scale, const uint8_t *b)
 {
@@ -951,14 +807,8 @@ MOEK_AVX2_INLINE void moek_factors_mxfp4_avx2_(moek_factors_avx2_ *to, const uin
 {
     moek_scales_mxfp4_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_mxfp4_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_mxfp4_avx2_, moek_factors_mxfp4_avx2_, 136,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT | MOEK_BLOCK_FAR);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_mxfp4_avx2_ = {
-    moek_unpack_mxfp4_avx2_, moek_dots_mxfp4_avx2_, 0, 1, 0
-};
+MOEK_BLOCK_ROWS_(mxfp4, avx2, AVX2, mxfp4, avx2, 0, 1, 0,
+                 136, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT | MOEK_BLOCK_FAR)
 
 MOEK_AVX2_INLINE void moek_scales_nvfp4_avx2_(float *scale, const uint8_t *b)
 {
@@ -1005,13 +855,7 @@ MOEK_AVX2_INLINE void moek_factors_nvfp4_avx2_(moek_factors_avx2_ *to, const uin
 {
     moek_scales_nvfp4_avx2_(to->scale, b);
 }
-MOEK_AVX2_FN void moek_dots_nvfp4_avx2_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx2_(w, x, rows, moek_codes_nvfp4_avx2_, moek_factors_nvfp4_avx2_, 144,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_nvfp4_avx2_ = {
-    moek_unpack_nvfp4_avx2_, moek_dots_nvfp4_avx2_, 0, 1, 0
-};
+MOEK_BLOCK_ROWS_(nvfp4, avx2, AVX2, nvfp4, avx2, 0, 1, 0,
+                 144, MOEK_BLOCK_FINE | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
 #endif
 #endif

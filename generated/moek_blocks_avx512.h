@@ -20,22 +20,10 @@ MOEK_AVX512_INLINE void moek_factors_q4_0_avx512_(moek_factors_avx512_ *to, cons
 {
     to->scale = _mm512_castps256_ps512(moek_eight_fp16_avx2_(b + 0, 18));
 }
-MOEK_AVX512_FN void moek_dots_q4_0_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_0_avx512_, moek_factors_q4_0_avx512_, 144,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_avx512_ = {
-    moek_unpack_q4_0_avx2_, moek_dots_q4_0_avx512_, 8, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q4_0_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_0_avx512_, moek_factors_q4_0_avx512_, 144,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_s8_avx512_ = {
-    moek_unpack_q4_0_avx2_, moek_dots_q4_0_s8_avx512_, 8, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_0, avx512, AVX512, q4_0, avx2, 8, 0, 0,
+                 144, MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q4_0_s8, avx512, AVX512, q4_0, avx2, 8, 0, 0,
+                 144, MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q4_1_avx512_(const uint8_t *b, const int part)
@@ -52,22 +40,10 @@ MOEK_AVX512_INLINE void moek_factors_q4_1_avx512_(moek_factors_avx512_ *to, cons
     to->scale = _mm512_castps256_ps512(moek_eight_fp16_avx2_(b + 0, 20));
     to->scale = _mm512_insertf32x8(to->scale, moek_eight_fp16_avx2_(b + 2, 20), 1);
 }
-MOEK_AVX512_FN void moek_dots_q4_1_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_1_avx512_, moek_factors_q4_1_avx512_, 160,
-                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_avx512_ = {
-    moek_unpack_q4_1_avx2_, moek_dots_q4_1_avx512_, 0, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q4_1_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_1_avx512_, moek_factors_q4_1_avx512_, 160,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_s8_avx512_ = {
-    moek_unpack_q4_1_avx2_, moek_dots_q4_1_s8_avx512_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_1, avx512, AVX512, q4_1, avx2, 0, 0, 0,
+                 160, MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
+MOEK_BLOCK_ROWS_(q4_1_s8, avx512, AVX512, q4_1, avx2, 0, 0, 0,
+                 160, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q5_0_avx512_(const uint8_t *b, const int part)
@@ -87,22 +63,10 @@ MOEK_AVX512_INLINE void moek_factors_q5_0_avx512_(moek_factors_avx512_ *to, cons
 {
     to->scale = _mm512_castps256_ps512(moek_eight_fp16_avx2_(b + 0, 22));
 }
-MOEK_AVX512_FN void moek_dots_q5_0_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_0_avx512_, moek_factors_q5_0_avx512_, 176,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_avx512_ = {
-    moek_unpack_q5_0_avx2_, moek_dots_q5_0_avx512_, 16, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q5_0_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_0_avx512_, moek_factors_q5_0_avx512_, 176,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_s8_avx512_ = {
-    moek_unpack_q5_0_avx2_, moek_dots_q5_0_s8_avx512_, 16, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_0, avx512, AVX512, q5_0, avx2, 16, 0, 0,
+                 176, MOEK_BLOCK_OFFSET | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q5_0_s8, avx512, AVX512, q5_0, avx2, 16, 0, 0,
+                 176, MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q5_1_avx512_(const uint8_t *b, const int part)
@@ -123,22 +87,10 @@ MOEK_AVX512_INLINE void moek_factors_q5_1_avx512_(moek_factors_avx512_ *to, cons
     to->scale = _mm512_castps256_ps512(moek_eight_fp16_avx2_(b + 0, 24));
     to->scale = _mm512_insertf32x8(to->scale, moek_eight_fp16_avx2_(b + 2, 24), 1);
 }
-MOEK_AVX512_FN void moek_dots_q5_1_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_1_avx512_, moek_factors_q5_1_avx512_, 192,
-                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_avx512_ = {
-    moek_unpack_q5_1_avx2_, moek_dots_q5_1_avx512_, 0, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q5_1_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_1_avx512_, moek_factors_q5_1_avx512_, 192,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_s8_avx512_ = {
-    moek_unpack_q5_1_avx2_, moek_dots_q5_1_s8_avx512_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_1, avx512, AVX512, q5_1, avx2, 0, 0, 0,
+                 192, MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
+MOEK_BLOCK_ROWS_(q5_1_s8, avx512, AVX512, q5_1, avx2, 0, 0, 0,
+                 192, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q8_0_avx512_(const uint8_t *b, const int part)
@@ -154,22 +106,10 @@ MOEK_AVX512_INLINE void moek_factors_q8_0_avx512_(moek_factors_avx512_ *to, cons
 {
     to->scale = _mm512_castps256_ps512(moek_eight_fp16_avx2_(b + 0, 34));
 }
-MOEK_AVX512_FN void moek_dots_q8_0_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q8_0_avx512_, moek_factors_q8_0_avx512_, 272,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_avx512_ = {
-    moek_unpack_q8_0_avx2_, moek_dots_q8_0_avx512_, 128, 0, 1
-};
-MOEK_AVX512_FN void moek_dots_q8_0_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q8_0_avx512_, moek_factors_q8_0_avx512_, 272,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_s8_avx512_ = {
-    moek_unpack_q8_0_avx2_, moek_dots_q8_0_s8_avx512_, 128, 0, 0
-};
+MOEK_BLOCK_ROWS_(q8_0, avx512, AVX512, q8_0, avx2, 128, 0, 1,
+                 272, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q8_0_s8, avx512, AVX512, q8_0, avx2, 128, 0, 0,
+                 272, MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q2_k_avx512_(const uint8_t *b, const int part)
@@ -194,22 +134,10 @@ MOEK_AVX512_INLINE void moek_factors_q2_k_avx512_(moek_factors_avx512_ *to, cons
                              (28, 28, 28, 28, 28, 28, 28, 28, 28, 28, 28, 28, 28, 28, 28, 28), 4, 0);
     to->min = _mm512_mul_ps(moek_tops_avx512_(b + 82, b + 82), _mm512_cvtepi32_ps(n));
 }
-MOEK_AVX512_FN void moek_dots_q2_k_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q2_k_avx512_, moek_factors_q2_k_avx512_, 84,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_avx512_ = {
-    moek_unpack_q2_k_avx2_, moek_dots_q2_k_avx512_, 0, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q2_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q2_k_avx512_, moek_factors_q2_k_avx512_, 84,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_s8_avx512_ = {
-    moek_unpack_q2_k_avx2_, moek_dots_q2_k_s8_avx512_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q2_k, avx512, AVX512, q2_k, avx2, 0, 0, 0,
+                 84, MOEK_BLOCK_FINE | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q2_k_s8, avx512, AVX512, q2_k, avx2, 0, 0, 0,
+                 84, MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q3_k_avx512_(const uint8_t *b, const int part)
@@ -237,22 +165,10 @@ MOEK_AVX512_INLINE void moek_factors_q3_k_avx512_(moek_factors_avx512_ *to, cons
     n = _mm512_sub_epi32(n, _mm512_set1_epi32(32));
     to->scale = _mm512_mul_ps(moek_tops_avx512_(b + 108, b + 108), _mm512_cvtepi32_ps(n));
 }
-MOEK_AVX512_FN void moek_dots_q3_k_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q3_k_avx512_, moek_factors_q3_k_avx512_, 110,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_avx512_ = {
-    moek_unpack_q3_k_avx2_, moek_dots_q3_k_avx512_, 4, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q3_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q3_k_avx512_, moek_factors_q3_k_avx512_, 110,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_s8_avx512_ = {
-    moek_unpack_q3_k_avx2_, moek_dots_q3_k_s8_avx512_, 4, 0, 0
-};
+MOEK_BLOCK_ROWS_(q3_k, avx512, AVX512, q3_k, avx2, 4, 0, 0,
+                 110, MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET)
+MOEK_BLOCK_ROWS_(q3_k_s8, avx512, AVX512, q3_k, avx2, 4, 0, 0,
+                 110, MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q4_k_avx512_(const uint8_t *b, const int part)
@@ -275,22 +191,10 @@ MOEK_AVX512_INLINE void moek_factors_q4_k_avx512_(moek_factors_avx512_ *to, cons
                              (0, 0, 0, 0, 30, 30, 30, 30, 0, 0, 0, 0, 30, 30, 30, 30), 2, 4));
     to->scale = _mm512_mul_ps(moek_tops_avx512_(b + 0, b + 2), _mm512_cvtepi32_ps(n));
 }
-MOEK_AVX512_FN void moek_dots_q4_k_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_k_avx512_, moek_factors_q4_k_avx512_, 144,
-                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_avx512_ = {
-    moek_unpack_q4_k_avx2_, moek_dots_q4_k_avx512_, 0, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q4_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q4_k_avx512_, moek_factors_q4_k_avx512_, 144,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_s8_avx512_ = {
-    moek_unpack_q4_k_avx2_, moek_dots_q4_k_s8_avx512_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_k, avx512, AVX512, q4_k, avx2, 0, 0, 0,
+                 144, MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q4_k_s8, avx512, AVX512, q4_k, avx2, 0, 0, 0,
+                 144, MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q5_k_avx512_(const uint8_t *b, const int part)
@@ -317,22 +221,10 @@ MOEK_AVX512_INLINE void moek_factors_q5_k_avx512_(moek_factors_avx512_ *to, cons
                              (0, 0, 0, 0, 30, 30, 30, 30, 0, 0, 0, 0, 30, 30, 30, 30), 2, 4));
     to->scale = _mm512_mul_ps(moek_tops_avx512_(b + 0, b + 2), _mm512_cvtepi32_ps(n));
 }
-MOEK_AVX512_FN void moek_dots_q5_k_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_k_avx512_, moek_factors_q5_k_avx512_, 176,
-                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_avx512_ = {
-    moek_unpack_q5_k_avx2_, moek_dots_q5_k_avx512_, 0, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q5_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q5_k_avx512_, moek_factors_q5_k_avx512_, 176,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_s8_avx512_ = {
-    moek_unpack_q5_k_avx2_, moek_dots_q5_k_s8_avx512_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_k, avx512, AVX512, q5_k, avx2, 0, 0, 0,
+                 176, MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q5_k_s8, avx512, AVX512, q5_k, avx2, 0, 0, 0,
+                 176, MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_q6_k_avx512_(const uint8_t *b, const int part)
@@ -358,22 +250,10 @@ MOEK_AVX512_INLINE void moek_factors_q6_k_avx512_(moek_factors_avx512_ *to, cons
     n = _mm512_srai_epi32(_mm512_slli_epi32(n, 24), 24);
     to->scale = _mm512_mul_ps(moek_tops_avx512_(b + 208, b + 208), _mm512_cvtepi32_ps(n));
 }
-MOEK_AVX512_FN void moek_dots_q6_k_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q6_k_avx512_, moek_factors_q6_k_avx512_, 210,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_avx512_ = {
-    moek_unpack_q6_k_avx2_, moek_dots_q6_k_avx512_, 32, 0, 0
-};
-MOEK_AVX512_FN void moek_dots_q6_k_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_q6_k_avx512_, moek_factors_q6_k_avx512_, 210,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_s8_avx512_ = {
-    moek_unpack_q6_k_avx2_, moek_dots_q6_k_s8_avx512_, 32, 0, 0
-};
+MOEK_BLOCK_ROWS_(q6_k, avx512, AVX512, q6_k, avx2, 32, 0, 0,
+                 210, MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET)
+MOEK_BLOCK_ROWS_(q6_k_s8, avx512, AVX512, q6_k, avx2, 32, 0, 0,
+                 210, MOEK_BLOCK_FINE | MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_iq4_nl_avx512_(const uint8_t *b, const int part)
@@ -391,22 +271,10 @@ MOEK_AVX512_INLINE void moek_factors_iq4_nl_avx512_(moek_factors_avx512_ *to, co
 {
     to->scale = _mm512_castps256_ps512(moek_eight_fp16_avx2_(b + 0, 18));
 }
-MOEK_AVX512_FN void moek_dots_iq4_nl_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_iq4_nl_avx512_, moek_factors_iq4_nl_avx512_, 144,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_avx512_ = {
-    moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_avx512_, 128, 0, 1
-};
-MOEK_AVX512_FN void moek_dots_iq4_nl_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_iq4_nl_avx512_, moek_factors_iq4_nl_avx512_, 144,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_s8_avx512_ = {
-    moek_unpack_iq4_nl_avx2_, moek_dots_iq4_nl_s8_avx512_, 128, 0, 0
-};
+MOEK_BLOCK_ROWS_(iq4_nl, avx512, AVX512, iq4_nl, avx2, 128, 0, 1,
+                 144, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(iq4_nl_s8, avx512, AVX512, iq4_nl, avx2, 128, 0, 0,
+                 144, MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_iq4_xs_avx512_(const uint8_t *b, const int part)
@@ -432,22 +300,10 @@ MOEK_AVX512_INLINE void moek_factors_iq4_xs_avx512_(moek_factors_avx512_ *to, co
     n = _mm512_sub_epi32(n, _mm512_set1_epi32(32));
     to->scale = _mm512_mul_ps(moek_tops_avx512_(b + 0, b + 0), _mm512_cvtepi32_ps(n));
 }
-MOEK_AVX512_FN void moek_dots_iq4_xs_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_iq4_xs_avx512_, moek_factors_iq4_xs_avx512_, 136,
-                           MOEK_BLOCK_WIDE);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_avx512_ = {
-    moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_avx512_, 128, 0, 1
-};
-MOEK_AVX512_FN void moek_dots_iq4_xs_s8_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_iq4_xs_avx512_, moek_factors_iq4_xs_avx512_, 136,
-                           MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_s8_avx512_ = {
-    moek_unpack_iq4_xs_avx2_, moek_dots_iq4_xs_s8_avx512_, 128, 0, 0
-};
+MOEK_BLOCK_ROWS_(iq4_xs, avx512, AVX512, iq4_xs, avx2, 128, 0, 1,
+                 136, MOEK_BLOCK_WIDE)
+MOEK_BLOCK_ROWS_(iq4_xs_s8, avx512, AVX512, iq4_xs, avx2, 128, 0, 0,
+                 136, MOEK_BLOCK_OFFSET | MOEK_BLOCK_BYTES)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_mxfp4_avx512_(const uint8_t *b, const int part)
@@ -467,14 +323,8 @@ MOEK_AVX512_INLINE void moek_factors_mxfp4_avx512_(moek_factors_avx512_ *to, con
     moek_scales_mxfp4_avx2_(of, b);
     to->scale = _mm512_castps256_ps512(_mm256_loadu_ps(of));
 }
-MOEK_AVX512_FN void moek_dots_mxfp4_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_mxfp4_avx512_, moek_factors_mxfp4_avx512_, 136,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT | MOEK_BLOCK_FAR);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_mxfp4_avx512_ = {
-    moek_unpack_mxfp4_avx2_, moek_dots_mxfp4_avx512_, 128, 0, 1
-};
+MOEK_BLOCK_ROWS_(mxfp4, avx512, AVX512, mxfp4, avx2, 128, 0, 1,
+                 136, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT | MOEK_BLOCK_FAR)
 
 /* 64 columns from column 64 part on of 256. */
 MOEK_AVX512_INLINE __m512i moek_codes_nvfp4_avx512_(const uint8_t *b, const int part)
@@ -495,13 +345,7 @@ MOEK_AVX512_INLINE void moek_factors_nvfp4_avx512_(moek_factors_avx512_ *to, con
     to->scale = _mm512_castps256_ps512(_mm256_loadu_ps(of));
     to->scale = _mm512_insertf32x8(to->scale, _mm256_loadu_ps(of + 8), 1);
 }
-MOEK_AVX512_FN void moek_dots_nvfp4_avx512_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_avx512_(w, x, rows, moek_codes_nvfp4_avx512_, moek_factors_nvfp4_avx512_, 144,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_nvfp4_avx512_ = {
-    moek_unpack_nvfp4_avx2_, moek_dots_nvfp4_avx512_, 128, 0, 1
-};
+MOEK_BLOCK_ROWS_(nvfp4, avx512, AVX512, nvfp4, avx2, 128, 0, 1,
+                 144, MOEK_BLOCK_FINE | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
 #endif
 #endif

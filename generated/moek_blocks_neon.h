@@ -47,22 +47,10 @@ MOEK_NEON_INLINE void moek_factors_q4_0_neon_(moek_factors_neon_ *to, const uint
 {
     moek_scales_q4_0_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_q4_0_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q4_0_neon_, moek_factors_q4_0_neon_, 144,
-                           MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_neon_ = {
-    moek_unpack_q4_0_neon_, moek_dots_q4_0_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q4_0_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q4_0_neon_, moek_factors_q4_0_neon_, 144,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_0_s8_neon_ = {
-    moek_unpack_q4_0_neon_, moek_dots_q4_0_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_0, neon, NEON, q4_0, neon, 0, 0, 0,
+                 144, MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q4_0_s8, neon, NEON, q4_0, neon, 0, 0, 0,
+                 144, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 MOEK_NEON_INLINE void moek_scales_q4_1_neon_(float *scale, const uint8_t *b)
 {
@@ -110,22 +98,10 @@ MOEK_NEON_INLINE void moek_factors_q4_1_neon_(moek_factors_neon_ *to, const uint
     moek_scales_q4_1_neon_(to->scale, b);
     moek_minimums_q4_1_neon_(to->min, b);
 }
-MOEK_NEON_FN void moek_dots_q4_1_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q4_1_neon_, moek_factors_q4_1_neon_, 160,
-                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_neon_ = {
-    moek_unpack_q4_1_neon_, moek_dots_q4_1_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q4_1_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q4_1_neon_, moek_factors_q4_1_neon_, 160,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_1_s8_neon_ = {
-    moek_unpack_q4_1_neon_, moek_dots_q4_1_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_1, neon, NEON, q4_1, neon, 0, 0, 0,
+                 160, MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
+MOEK_BLOCK_ROWS_(q4_1_s8, neon, NEON, q4_1, neon, 0, 0, 0,
+                 160, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
 
 MOEK_NEON_INLINE void moek_scales_q5_0_neon_(float *scale, const uint8_t *b)
 {
@@ -178,22 +154,10 @@ MOEK_NEON_INLINE void moek_factors_q5_0_neon_(moek_factors_neon_ *to, const uint
 {
     moek_scales_q5_0_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_q5_0_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q5_0_neon_, moek_factors_q5_0_neon_, 176,
-                           MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_neon_ = {
-    moek_unpack_q5_0_neon_, moek_dots_q5_0_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q5_0_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q5_0_neon_, moek_factors_q5_0_neon_, 176,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_0_s8_neon_ = {
-    moek_unpack_q5_0_neon_, moek_dots_q5_0_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_0, neon, NEON, q5_0, neon, 0, 0, 0,
+                 176, MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q5_0_s8, neon, NEON, q5_0, neon, 0, 0, 0,
+                 176, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 MOEK_NEON_INLINE void moek_scales_q5_1_neon_(float *scale, const uint8_t *b)
 {
@@ -251,22 +215,10 @@ MOEK_NEON_INLINE void moek_factors_q5_1_neon_(moek_factors_neon_ *to, const uint
     moek_scales_q5_1_neon_(to->scale, b);
     moek_minimums_q5_1_neon_(to->min, b);
 }
-MOEK_NEON_FN void moek_dots_q5_1_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q5_1_neon_, moek_factors_q5_1_neon_, 192,
-                           MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_neon_ = {
-    moek_unpack_q5_1_neon_, moek_dots_q5_1_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q5_1_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q5_1_neon_, moek_factors_q5_1_neon_, 192,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_1_s8_neon_ = {
-    moek_unpack_q5_1_neon_, moek_dots_q5_1_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_1, neon, NEON, q5_1, neon, 0, 0, 0,
+                 192, MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
+MOEK_BLOCK_ROWS_(q5_1_s8, neon, NEON, q5_1, neon, 0, 0, 0,
+                 192, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT | MOEK_BLOCK_MIN)
 
 MOEK_NEON_INLINE void moek_scales_q8_0_neon_(float *scale, const uint8_t *b)
 {
@@ -307,22 +259,10 @@ MOEK_NEON_INLINE void moek_factors_q8_0_neon_(moek_factors_neon_ *to, const uint
 {
     moek_scales_q8_0_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_q8_0_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q8_0_neon_, moek_factors_q8_0_neon_, 272,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_neon_ = {
-    moek_unpack_q8_0_neon_, moek_dots_q8_0_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q8_0_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q8_0_neon_, moek_factors_q8_0_neon_, 272,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q8_0_s8_neon_ = {
-    moek_unpack_q8_0_neon_, moek_dots_q8_0_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q8_0, neon, NEON, q8_0, neon, 0, 0, 0,
+                 272, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(q8_0_s8, neon, NEON, q8_0, neon, 0, 0, 0,
+                 272, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 MOEK_NEON_INLINE void moek_scales_q2_k_neon_(float *scale, const uint8_t *b)
 {
@@ -392,22 +332,10 @@ MOEK_NEON_INLINE void moek_factors_q2_k_neon_(moek_factors_neon_ *to, const uint
     moek_scales_q2_k_neon_(to->scale, b);
     moek_minimums_q2_k_neon_(to->min, b);
 }
-MOEK_NEON_FN void moek_dots_q2_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q2_k_neon_, moek_factors_q2_k_neon_, 84,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_neon_ = {
-    moek_unpack_q2_k_neon_, moek_dots_q2_k_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q2_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q2_k_neon_, moek_factors_q2_k_neon_, 84,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q2_k_s8_neon_ = {
-    moek_unpack_q2_k_neon_, moek_dots_q2_k_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q2_k, neon, NEON, q2_k, neon, 0, 0, 0,
+                 84, MOEK_BLOCK_FINE | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q2_k_s8, neon, NEON, q2_k, neon, 0, 0, 0,
+                 84, MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 MOEK_NEON_INLINE void moek_scales_q3_k_neon_(float *scale, const uint8_t *b)
 {
@@ -487,22 +415,10 @@ MOEK_NEON_INLINE void moek_factors_q3_k_neon_(moek_factors_neon_ *to, const uint
 {
     moek_scales_q3_k_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_q3_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q3_k_neon_, moek_factors_q3_k_neon_, 110,
-                           MOEK_BLOCK_FINE);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_neon_ = {
-    moek_unpack_q3_k_neon_, moek_dots_q3_k_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q3_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q3_k_neon_, moek_factors_q3_k_neon_, 110,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q3_k_s8_neon_ = {
-    moek_unpack_q3_k_neon_, moek_dots_q3_k_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q3_k, neon, NEON, q3_k, neon, 0, 0, 0,
+                 110, MOEK_BLOCK_FINE)
+MOEK_BLOCK_ROWS_(q3_k_s8, neon, NEON, q3_k, neon, 0, 0, 0,
+                 110, MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES)
 
 MOEK_NEON_INLINE void moek_scales_q4_k_neon_(float *scale, const uint8_t *b)
 {
@@ -570,22 +486,10 @@ MOEK_NEON_INLINE void moek_factors_q4_k_neon_(moek_factors_neon_ *to, const uint
     moek_scales_q4_k_neon_(to->scale, b);
     moek_minimums_q4_k_neon_(to->min, b);
 }
-MOEK_NEON_FN void moek_dots_q4_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q4_k_neon_, moek_factors_q4_k_neon_, 144,
-                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_neon_ = {
-    moek_unpack_q4_k_neon_, moek_dots_q4_k_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q4_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q4_k_neon_, moek_factors_q4_k_neon_, 144,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q4_k_s8_neon_ = {
-    moek_unpack_q4_k_neon_, moek_dots_q4_k_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q4_k, neon, NEON, q4_k, neon, 0, 0, 0,
+                 144, MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q4_k_s8, neon, NEON, q4_k, neon, 0, 0, 0,
+                 144, MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 MOEK_NEON_INLINE void moek_scales_q5_k_neon_(float *scale, const uint8_t *b)
 {
@@ -669,22 +573,10 @@ MOEK_NEON_INLINE void moek_factors_q5_k_neon_(moek_factors_neon_ *to, const uint
     moek_scales_q5_k_neon_(to->scale, b);
     moek_minimums_q5_k_neon_(to->min, b);
 }
-MOEK_NEON_FN void moek_dots_q5_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q5_k_neon_, moek_factors_q5_k_neon_, 176,
-                           MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_neon_ = {
-    moek_unpack_q5_k_neon_, moek_dots_q5_k_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q5_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q5_k_neon_, moek_factors_q5_k_neon_, 176,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q5_k_s8_neon_ = {
-    moek_unpack_q5_k_neon_, moek_dots_q5_k_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q5_k, neon, NEON, q5_k, neon, 0, 0, 0,
+                 176, MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
+MOEK_BLOCK_ROWS_(q5_k_s8, neon, NEON, q5_k, neon, 0, 0, 0,
+                 176, MOEK_BLOCK_BYTES | MOEK_BLOCK_MIN | MOEK_BLOCK_LESS)
 
 MOEK_NEON_INLINE void moek_scales_q6_k_neon_(float *scale, const uint8_t *b)
 {
@@ -758,22 +650,10 @@ MOEK_NEON_INLINE void moek_factors_q6_k_neon_(moek_factors_neon_ *to, const uint
 {
     moek_scales_q6_k_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_q6_k_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q6_k_neon_, moek_factors_q6_k_neon_, 210,
-                           MOEK_BLOCK_FINE);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_neon_ = {
-    moek_unpack_q6_k_neon_, moek_dots_q6_k_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_q6_k_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_q6_k_neon_, moek_factors_q6_k_neon_, 210,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_q6_k_s8_neon_ = {
-    moek_unpack_q6_k_neon_, moek_dots_q6_k_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(q6_k, neon, NEON, q6_k, neon, 0, 0, 0,
+                 210, MOEK_BLOCK_FINE)
+MOEK_BLOCK_ROWS_(q6_k_s8, neon, NEON, q6_k, neon, 0, 0, 0,
+                 210, MOEK_BLOCK_FINE | MOEK_BLOCK_BYTES)
 
 MOEK_NEON_INLINE void moek_scales_iq4_nl_neon_(float *scale, const uint8_t *b)
 {
@@ -820,22 +700,10 @@ MOEK_NEON_INLINE void moek_factors_iq4_nl_neon_(moek_factors_neon_ *to, const ui
 {
     moek_scales_iq4_nl_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_iq4_nl_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_iq4_nl_neon_, moek_factors_iq4_nl_neon_, 144,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_neon_ = {
-    moek_unpack_iq4_nl_neon_, moek_dots_iq4_nl_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_iq4_nl_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_iq4_nl_neon_, moek_factors_iq4_nl_neon_, 144,
-                           MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_nl_s8_neon_ = {
-    moek_unpack_iq4_nl_neon_, moek_dots_iq4_nl_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(iq4_nl, neon, NEON, iq4_nl, neon, 0, 0, 0,
+                 144, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
+MOEK_BLOCK_ROWS_(iq4_nl_s8, neon, NEON, iq4_nl, neon, 0, 0, 0,
+                 144, MOEK_BLOCK_BYTES | MOEK_BLOCK_SHORT)
 
 MOEK_NEON_INLINE void moek_scales_iq4_xs_neon_(float *scale, const uint8_t *b)
 {
@@ -897,22 +765,10 @@ MOEK_NEON_INLINE void moek_factors_iq4_xs_neon_(moek_factors_neon_ *to, const ui
 {
     moek_scales_iq4_xs_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_iq4_xs_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_iq4_xs_neon_, moek_factors_iq4_xs_neon_, 136,
-                           MOEK_BLOCK_WIDE);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_neon_ = {
-    moek_unpack_iq4_xs_neon_, moek_dots_iq4_xs_neon_, 0, 0, 0
-};
-MOEK_NEON_FN void moek_dots_iq4_xs_s8_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_iq4_xs_neon_, moek_factors_iq4_xs_neon_, 136,
-                           MOEK_BLOCK_BYTES);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_iq4_xs_s8_neon_ = {
-    moek_unpack_iq4_xs_neon_, moek_dots_iq4_xs_s8_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(iq4_xs, neon, NEON, iq4_xs, neon, 0, 0, 0,
+                 136, MOEK_BLOCK_WIDE)
+MOEK_BLOCK_ROWS_(iq4_xs_s8, neon, NEON, iq4_xs, neon, 0, 0, 0,
+                 136, MOEK_BLOCK_BYTES)
 
 MOEK_NEON_INLINE void moek_scales_mxfp4_neon_(float *scale, const uint8_t *b)
 {
@@ -959,14 +815,8 @@ MOEK_NEON_INLINE void moek_factors_mxfp4_neon_(moek_factors_neon_ *to, const uin
 {
     moek_scales_mxfp4_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_mxfp4_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_mxfp4_neon_, moek_factors_mxfp4_neon_, 136,
-                           MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT | MOEK_BLOCK_FAR);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_mxfp4_neon_ = {
-    moek_unpack_mxfp4_neon_, moek_dots_mxfp4_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(mxfp4, neon, NEON, mxfp4, neon, 0, 0, 0,
+                 136, MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT | MOEK_BLOCK_FAR)
 
 MOEK_NEON_INLINE void moek_scales_nvfp4_neon_(float *scale, const uint8_t *b)
 {
@@ -1015,13 +865,7 @@ MOEK_NEON_INLINE void moek_factors_nvfp4_neon_(moek_factors_neon_ *to, const uin
 {
     moek_scales_nvfp4_neon_(to->scale, b);
 }
-MOEK_NEON_FN void moek_dots_nvfp4_neon_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
-{
-    moek_block_dots_neon_(w, x, rows, moek_codes_nvfp4_neon_, moek_factors_nvfp4_neon_, 144,
-                           MOEK_BLOCK_FINE | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT);
-}
-static MOEK_UNUSED const moek_block_set_ moek_blocks_nvfp4_neon_ = {
-    moek_unpack_nvfp4_neon_, moek_dots_nvfp4_neon_, 0, 0, 0
-};
+MOEK_BLOCK_ROWS_(nvfp4, neon, NEON, nvfp4, neon, 0, 0, 0,
+                 144, MOEK_BLOCK_FINE | MOEK_BLOCK_WIDE | MOEK_BLOCK_SHORT)
 #endif
 #endif

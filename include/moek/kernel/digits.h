@@ -60,6 +60,17 @@ typedef struct moek_block_set_ {
      * is taken off the sum of 256 q + t.  (x in s8: less[0] is where sums begin, and `starts` is 0.) */
     int offset, words, starts;
 } moek_block_set_;
+/* The moek_block_set_ `to` of a set of instructions: blocks of `name`, which the set `of` unpacks, by the loops of
+ * blocks_body.h.  Behind `starts`: bytes of 256 columns, and the kind of the loops. */
+#define MOEK_BLOCK_ROWS_(to, set, SET, name, of, offset, words, starts, ...) \
+    MOEK_##SET##_FN void moek_dots_##to##_##set##_(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows) \
+    { \
+        moek_block_dots_##set##_(w, x, rows, moek_codes_##name##_##set##_, moek_factors_##name##_##set##_, \
+                                 __VA_ARGS__); \
+    } \
+    static MOEK_UNUSED const moek_block_set_ moek_blocks_##to##_##set##_ = { \
+        moek_unpack_##name##_##of##_, moek_dots_##to##_##set##_, offset, words, starts \
+    };
 /* Runs of rows of w, and the sums to which theirs are added: of each row of w one for each row of x. */
 typedef struct moek_w_run_ {
     int element, rows, runs, chunks;                   /* chunks: of the last run */
