@@ -9,56 +9,17 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 120, moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 2>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 2>::run(&args, MOEK_DTYPE_BF16);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 2>(
-        args, stream,
-        moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4_bf16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_mxfp4_a8_h0_on_sm120_m8n32s3w4, SM120, 128, bf16, MOEK_DTYPE_BF16,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 120, moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 2>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4_bf16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 2>::run(&args, MOEK_DTYPE_BF16);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 2>(
-        args, stream,
-        moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4_bf16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_mxfp4_a8_h0_on_sm120_m32n32s3w4, SM120, 128, bf16, MOEK_DTYPE_BF16,
+    MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 120, moek_up_mxfp4_a8_h0_on_sm120_m64n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_mxfp4_a8_, 2>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm120_m64n64s3w4_bf16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_mxfp4_a8_, 2>::run(&args, MOEK_DTYPE_BF16);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm120_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_mxfp4_a8_, 2>(
-        args, stream,
-        moek_up_mxfp4_a8_h0_on_sm120_m64n64s3w4_bf16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_mxfp4_a8_h0_on_sm120_m64n64s3w4, SM120, 128, bf16, MOEK_DTYPE_BF16,
+    MOEK_OP_UP, 64, 64, 3, 0, moek_format_mxfp4_a8_, 2)
 #endif
 #endif

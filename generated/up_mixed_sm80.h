@@ -9,760 +9,187 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m8n32s3w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m8n32s3w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 80, moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_mxfp4_a16_>::BLOCKS)
-moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_mxfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4_bf16_,
-        moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_mxfp4_a16_h0_on_sm80_m64n64s2w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 2, 0, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 80, moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_nvfp4_a16_>::BLOCKS)
-moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_nvfp4_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4_bf16_,
-        moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_nvfp4_a16_h0_on_sm80_m64n64s2w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 2, 0, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m8n32s3w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m8n32s3w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m8n32s3w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m8n32s3w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 80, moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b32_>::BLOCKS)
-moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b32_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4_bf16_,
-        moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b32_on_sm80_m64n64s2w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 80, moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b64_>::BLOCKS)
-moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b64_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4_bf16_,
-        moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b64_on_sm80_m64n64s2w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 80, moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b128_>::BLOCKS)
-moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b128_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4_bf16_,
-        moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b128_on_sm80_m64n64s2w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 0, 80, moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b0_>::BLOCKS)
-moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b0_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b0_>(
-        args, stream,
-        moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4_bf16_,
-        moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int4_a16_h0_b0_on_sm80_m64n64s2w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 2, 0, moek_format_int4_a16_b0_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4_bf16_,
-        moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_fp8t_a16_h0_on_sm80_m8n32s2w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4_bf16_,
-        moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_fp8c_a16_h0_on_sm80_m8n32s2w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m8n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m8n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m8n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m8n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_int8_a16_>(
-        args, stream,
-        moek_up_int8_a16_h0_on_sm80_m8n32s2w4_bf16_,
-        moek_up_int8_a16_h0_on_sm80_m8n32s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int8_a16_h0_on_sm80_m8n32s2w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 2, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4_bf16_,
-        moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_fp8t_a16_h0_on_sm80_m32n64s2w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4_bf16_,
-        moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_fp8c_a16_h0_on_sm80_m32n64s2w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 2, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m32n64s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m32n64s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m32n64s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m32n64s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 2, 0, moek_format_int8_a16_>(
-        args, stream,
-        moek_up_int8_a16_h0_on_sm80_m32n64s2w4_bf16_,
-        moek_up_int8_a16_h0_on_sm80_m32n64s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int8_a16_h0_on_sm80_m32n64s2w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 2, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 80, moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8t_a16_>::BLOCKS)
-moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8t_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4_bf16_,
-        moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_fp8t_a16_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 80, moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8c_a16_>::BLOCKS)
-moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8c_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4_bf16_,
-        moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_fp8c_a16_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 0, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 80, moek_up_int8_a16_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m64n64s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_int8_a16_>::BLOCKS)
-moek_up_int8_a16_h0_on_sm80_m64n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_int8_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int8_a16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_int8_a16_>(
-        args, stream,
-        moek_up_int8_a16_h0_on_sm80_m64n64s3w4_bf16_,
-        moek_up_int8_a16_h0_on_sm80_m64n64s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_int8_a16_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 0, moek_format_int8_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8b128_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8b128_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8b128_a16_>(
-        args, stream,
-        moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_fp8b128_a16_h0_on_sm80_m8n32s2w4, SM80, 128,
+    MOEK_OP_UP, 8, 32, 2, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 80, moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_fp8b128_a16_>::run(&args, MOEK_DTYPE_BF16);
-}
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_fp8b128_a16_>::BLOCKS)
-moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_fp8b128_a16_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_fp8b128_a16_>(
-        args, stream,
-        moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4_bf16_,
-        moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4_fp16_);
-}
+MOEK_MIXED_ROW_(moek_up_fp8b128_a16_h0_on_sm80_m32n32s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 32, 3, 0, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 80, moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_>::run(&args, MOEK_DTYPE_BF16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_>(
-        args, stream,
-        moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4_bf16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_mxfp4_a8_h0_on_sm80_m8n32s3w4, SM80, 128, bf16, MOEK_DTYPE_BF16,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 80, moek_up_nvfp4_a8_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_>::BLOCKS)
-moek_up_nvfp4_a8_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_>(
-        args, stream,
-        moek_up_nvfp4_a8_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_nvfp4_a8_h0_on_sm80_m8n32s3w4, SM80, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 80, moek_up_int4_a8_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_>::BLOCKS)
-moek_up_int4_a8_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_>(
-        args, stream,
-        moek_up_int4_a8_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_int4_a8_h0_on_sm80_m8n32s3w4, SM80, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 80, moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4_bf16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_>::run(&args, MOEK_DTYPE_BF16);
-}
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_>(
-        args, stream,
-        moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4_bf16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_mxfp4_a8_h0_on_sm80_m32n32s3w4, SM80, 128, bf16, MOEK_DTYPE_BF16,
+    MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 80, moek_up_nvfp4_a8_h0_on_sm80_m32n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_>::BLOCKS)
-moek_up_nvfp4_a8_h0_on_sm80_m32n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm80_m32n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_>(
-        args, stream,
-        moek_up_nvfp4_a8_h0_on_sm80_m32n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_nvfp4_a8_h0_on_sm80_m32n32s3w4, SM80, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 80, moek_up_int4_a8_h0_on_sm80_m32n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_>::BLOCKS)
-moek_up_int4_a8_h0_on_sm80_m32n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm80_m32n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_>(
-        args, stream,
-        moek_up_int4_a8_h0_on_sm80_m32n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_int4_a8_h0_on_sm80_m32n32s3w4, SM80, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 80, moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a4_>::BLOCKS)
-moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a4_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a4_>(
-        args, stream,
-        moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_nvfp4_a4_h0_on_sm80_m8n32s3w4, SM80, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a4_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 80, moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a4_>::BLOCKS)
-moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4_fp16_(const moek_gemm_ args)
-{
-    moek_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a4_>::run(&args, MOEK_DTYPE_FP16);
-}
-MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a4_>(
-        args, stream,
-        moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_nvfp4_a4_h0_on_sm80_m32n64s3w4, SM80, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 32, 64, 3, 0, moek_format_nvfp4_a4_)
 #endif
 #endif

@@ -9,128 +9,37 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 89, moek_up_mxfp4_a8_h0_on_sm89_m8n32s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM89_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 1>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm89_m8n32s3w4_bf16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM89_CODE_
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 1>::run(&args, MOEK_DTYPE_BF16);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm89_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 1>(
-        args, stream,
-        moek_up_mxfp4_a8_h0_on_sm89_m8n32s3w4_bf16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_mxfp4_a8_h0_on_sm89_m8n32s3w4, SM89, 128, bf16, MOEK_DTYPE_BF16,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_mxfp4_a8_, 1)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 89, moek_up_nvfp4_a8_h0_on_sm89_m8n32s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM89_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_up_nvfp4_a8_h0_on_sm89_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM89_CODE_
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
-#endif
-}
-MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm89_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_, 1>(
-        args, stream,
-        moek_up_nvfp4_a8_h0_on_sm89_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_nvfp4_a8_h0_on_sm89_m8n32s3w4, SM89, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_nvfp4_a8_, 1)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 89, moek_up_int4_a8_h0_on_sm89_m8n32s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM89_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_, 1>::BLOCKS)
-moek_up_int4_a8_h0_on_sm89_m8n32s3w4_fp16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM89_CODE_
-    moek_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
-#endif
-}
-MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm89_m8n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_, 1>(
-        args, stream,
-        moek_up_int4_a8_h0_on_sm89_m8n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_int4_a8_h0_on_sm89_m8n32s3w4, SM89, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 8, 32, 3, 0, moek_format_int4_a8_, 1)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 89, moek_up_mxfp4_a8_h0_on_sm89_m32n32s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM89_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 1>::BLOCKS)
-moek_up_mxfp4_a8_h0_on_sm89_m32n32s3w4_bf16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM89_CODE_
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 1>::run(&args, MOEK_DTYPE_BF16);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp4_a8_h0_on_sm89_m32n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 1>(
-        args, stream,
-        moek_up_mxfp4_a8_h0_on_sm89_m32n32s3w4_bf16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_mxfp4_a8_h0_on_sm89_m32n32s3w4, SM89, 128, bf16, MOEK_DTYPE_BF16,
+    MOEK_OP_UP, 32, 32, 3, 0, moek_format_mxfp4_a8_, 1)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 89, moek_up_nvfp4_a8_h0_on_sm89_m32n32s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM89_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_up_nvfp4_a8_h0_on_sm89_m32n32s3w4_fp16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM89_CODE_
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
-#endif
-}
-MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm89_m32n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_, 1>(
-        args, stream,
-        moek_up_nvfp4_a8_h0_on_sm89_m32n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_nvfp4_a8_h0_on_sm89_m32n32s3w4, SM89, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 32, 32, 3, 0, moek_format_nvfp4_a8_, 1)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 89, moek_up_int4_a8_h0_on_sm89_m32n32s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM89_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_, 1>::BLOCKS)
-moek_up_int4_a8_h0_on_sm89_m32n32s3w4_fp16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM89_CODE_
-    moek_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
-#endif
-}
-MOEK_LAUNCHER moek_up_int4_a8_h0_on_sm89_m32n32s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_, 1>(
-        args, stream,
-        moek_up_int4_a8_h0_on_sm89_m32n32s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_int4_a8_h0_on_sm89_m32n32s3w4, SM89, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 32, 32, 3, 0, moek_format_int4_a8_, 1)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 89, moek_up_nvfp4_a8_h0_on_sm89_m64n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM89_THREADS_(128),
-                  moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_nvfp4_a8_, 1>::BLOCKS)
-moek_up_nvfp4_a8_h0_on_sm89_m64n64s3w4_fp16_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM89_CODE_
-    moek_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_nvfp4_a8_, 1>::run(&args, MOEK_DTYPE_FP16);
-#endif
-}
-MOEK_LAUNCHER moek_up_nvfp4_a8_h0_on_sm89_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mixed_<MOEK_OP_UP, 64, 64, 3, 0, moek_format_nvfp4_a8_, 1>(
-        args, stream,
-        moek_up_nvfp4_a8_h0_on_sm89_m64n64s3w4_fp16_);
-}
+MOEK_MIXED_ONE_ROW_(moek_up_nvfp4_a8_h0_on_sm89_m64n64s3w4, SM89, 128, fp16, MOEK_DTYPE_FP16,
+    MOEK_OP_UP, 64, 64, 3, 0, moek_format_nvfp4_a8_, 1)
 #endif
 #endif

@@ -9,342 +9,102 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 120, moek_up_fp8t_h0_on_sm120_m16n32s5w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_, 2>::BLOCKS)
-moek_up_fp8t_h0_on_sm120_m16n32s5w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm120_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_, 2>(
-        args, stream, moek_up_fp8t_h0_on_sm120_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8t_h0_on_sm120_m16n32s5w4, SM120, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 120, moek_up_fp8c_h0_on_sm120_m16n32s5w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_, 2>::BLOCKS)
-moek_up_fp8c_h0_on_sm120_m16n32s5w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8c_h0_on_sm120_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_, 2>(
-        args, stream, moek_up_fp8c_h0_on_sm120_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8c_h0_on_sm120_m16n32s5w4, SM120, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 120, moek_up_fp8b128_h0_on_sm120_m16n32s5w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_, 2>::BLOCKS)
-moek_up_fp8b128_h0_on_sm120_m16n32s5w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm120_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_, 2>(
-        args, stream, moek_up_fp8b128_h0_on_sm120_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8b128_h0_on_sm120_m16n32s5w4, SM120, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 120, moek_up_mxfp8_h0_on_sm120_m16n32s5w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_, 2>::BLOCKS)
-moek_up_mxfp8_h0_on_sm120_m16n32s5w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm120_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_, 2>(
-        args, stream, moek_up_mxfp8_h0_on_sm120_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_mxfp8_h0_on_sm120_m16n32s5w4, SM120, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 120, moek_up_fp8t_h0_on_sm120_m32n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_, 2>::BLOCKS)
-moek_up_fp8t_h0_on_sm120_m32n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm120_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_, 2>(
-        args, stream, moek_up_fp8t_h0_on_sm120_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8t_h0_on_sm120_m32n64s3w4, SM120, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 120, moek_up_fp8t_h0_on_sm120_m64n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_, 2>::BLOCKS)
-moek_up_fp8t_h0_on_sm120_m64n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm120_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_, 2>(
-        args, stream, moek_up_fp8t_h0_on_sm120_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8t_h0_on_sm120_m64n64s3w4, SM120, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 120, moek_up_fp8c_h0_on_sm120_m32n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_, 2>::BLOCKS)
-moek_up_fp8c_h0_on_sm120_m32n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8c_h0_on_sm120_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_, 2>(
-        args, stream, moek_up_fp8c_h0_on_sm120_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8c_h0_on_sm120_m32n64s3w4, SM120, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 120, moek_up_fp8c_h0_on_sm120_m64n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_, 2>::BLOCKS)
-moek_up_fp8c_h0_on_sm120_m64n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8c_h0_on_sm120_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_, 2>(
-        args, stream, moek_up_fp8c_h0_on_sm120_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8c_h0_on_sm120_m64n64s3w4, SM120, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 120, moek_up_fp8b128_h0_on_sm120_m32n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_, 2>::BLOCKS)
-moek_up_fp8b128_h0_on_sm120_m32n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm120_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_, 2>(
-        args, stream, moek_up_fp8b128_h0_on_sm120_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8b128_h0_on_sm120_m32n64s3w4, SM120, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 120, moek_up_fp8b128_h0_on_sm120_m64n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_, 2>::BLOCKS)
-moek_up_fp8b128_h0_on_sm120_m64n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm120_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_, 2>(
-        args, stream, moek_up_fp8b128_h0_on_sm120_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8b128_h0_on_sm120_m64n64s3w4, SM120, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 120, moek_up_mxfp8_h0_on_sm120_m32n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_mxfp8_, 2>::BLOCKS)
-moek_up_mxfp8_h0_on_sm120_m32n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_mxfp8_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm120_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_mxfp8_, 2>(
-        args, stream, moek_up_mxfp8_h0_on_sm120_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_mxfp8_h0_on_sm120_m32n64s3w4, SM120, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_mxfp8_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 120, moek_up_mxfp8_h0_on_sm120_m64n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_mxfp8_, 2>::BLOCKS)
-moek_up_mxfp8_h0_on_sm120_m64n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_mxfp8_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm120_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_mxfp8_, 2>(
-        args, stream, moek_up_mxfp8_h0_on_sm120_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_mxfp8_h0_on_sm120_m64n64s3w4, SM120, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_mxfp8_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 120, moek_up_fp8t_h0_on_sm120_m128n64s3w8)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(256),
-                  moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8t_, 2>::BLOCKS)
-moek_up_fp8t_h0_on_sm120_m128n64s3w8_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8t_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm120_m128n64s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8t_, 2>(
-        args, stream, moek_up_fp8t_h0_on_sm120_m128n64s3w8_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8t_h0_on_sm120_m128n64s3w8, SM120, 256,
+    MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8t_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 120, moek_up_fp8c_h0_on_sm120_m128n64s3w8)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(256),
-                  moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8c_, 2>::BLOCKS)
-moek_up_fp8c_h0_on_sm120_m128n64s3w8_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8c_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8c_h0_on_sm120_m128n64s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8c_, 2>(
-        args, stream, moek_up_fp8c_h0_on_sm120_m128n64s3w8_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8c_h0_on_sm120_m128n64s3w8, SM120, 256,
+    MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8c_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 120, moek_up_fp8b128_h0_on_sm120_m128n64s3w8)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(256),
-                  moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8b128_, 2>::BLOCKS)
-moek_up_fp8b128_h0_on_sm120_m128n64s3w8_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8b128_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm120_m128n64s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8b128_, 2>(
-        args, stream, moek_up_fp8b128_h0_on_sm120_m128n64s3w8_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8b128_h0_on_sm120_m128n64s3w8, SM120, 256,
+    MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_fp8b128_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 120, moek_up_mxfp8_h0_on_sm120_m128n64s3w8)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(256),
-                  moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_mxfp8_, 2>::BLOCKS)
-moek_up_mxfp8_h0_on_sm120_m128n64s3w8_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_mxfp8_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm120_m128n64s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_mxfp8_, 2>(
-        args, stream, moek_up_mxfp8_h0_on_sm120_m128n64s3w8_k_);
-}
+MOEK_MMA_ROW_(moek_up_mxfp8_h0_on_sm120_m128n64s3w8, SM120, 256,
+    MOEK_OP_UP, 128, 64, 3, 8, 0, moek_format_mxfp8_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 120, moek_up_nvfp4_a4_h0_on_sm120_m16n32s4w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 16, 32, 4, 4, 0, moek_format_nvfp4_a4_, 2>::BLOCKS)
-moek_up_nvfp4_a4_h0_on_sm120_m16n32s4w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 4, 4, 0, moek_format_nvfp4_a4_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_sm120_m16n32s4w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 4, 4, 0, moek_format_nvfp4_a4_, 2>(
-        args, stream, moek_up_nvfp4_a4_h0_on_sm120_m16n32s4w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_nvfp4_a4_h0_on_sm120_m16n32s4w4, SM120, 128,
+    MOEK_OP_UP, 16, 32, 4, 4, 0, moek_format_nvfp4_a4_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 120, moek_up_nvfp4_a4_h0_on_sm120_m32n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_nvfp4_a4_, 2>::BLOCKS)
-moek_up_nvfp4_a4_h0_on_sm120_m32n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_nvfp4_a4_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_sm120_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_nvfp4_a4_, 2>(
-        args, stream, moek_up_nvfp4_a4_h0_on_sm120_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_nvfp4_a4_h0_on_sm120_m32n64s3w4, SM120, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_nvfp4_a4_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 120, moek_up_nvfp4_a4_h0_on_sm120_m64n64s3w4)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(128),
-                  moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_nvfp4_a4_, 2>::BLOCKS)
-moek_up_nvfp4_a4_h0_on_sm120_m64n64s3w4_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_nvfp4_a4_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_sm120_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_nvfp4_a4_, 2>(
-        args, stream, moek_up_nvfp4_a4_h0_on_sm120_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_nvfp4_a4_h0_on_sm120_m64n64s3w4, SM120, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_nvfp4_a4_, 2)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A4, 0, 0, 120, moek_up_nvfp4_a4_h0_on_sm120_m128n64s2w8)
-static __global__ void
-__launch_bounds__(MOEK_SM120_THREADS_(256),
-                  moek_mma_gemm_<MOEK_OP_UP, 128, 64, 2, 8, 0, moek_format_nvfp4_a4_, 2>::BLOCKS)
-moek_up_nvfp4_a4_h0_on_sm120_m128n64s2w8_k_(const moek_gemm_ args)
-{
-#ifdef MOEK_SM120_CODE_
-    moek_mma_gemm_<MOEK_OP_UP, 128, 64, 2, 8, 0, moek_format_nvfp4_a4_, 2>::run(&args);
-#endif
-}
-MOEK_LAUNCHER moek_up_nvfp4_a4_h0_on_sm120_m128n64s2w8(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 128, 64, 2, 8, 0, moek_format_nvfp4_a4_, 2>(
-        args, stream, moek_up_nvfp4_a4_h0_on_sm120_m128n64s2w8_k_);
-}
+MOEK_MMA_ROW_(moek_up_nvfp4_a4_h0_on_sm120_m128n64s2w8, SM120, 256,
+    MOEK_OP_UP, 128, 64, 2, 8, 0, moek_format_nvfp4_a4_, 2)
 #endif
 #endif

@@ -9,324 +9,117 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 80, moek_up_bf16_h0_on_sm80_m16n32s5w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_bf16_>::BLOCKS)
-moek_up_bf16_h0_on_sm80_m16n32s5w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_bf16_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_bf16_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_bf16_>(
-        args, stream, moek_up_bf16_h0_on_sm80_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_bf16_h0_on_sm80_m16n32s5w4, SM80, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 80, moek_up_fp16_h0_on_sm80_m16n32s5w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp16_>::BLOCKS)
-moek_up_fp16_h0_on_sm80_m16n32s5w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp16_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp16_>(
-        args, stream, moek_up_fp16_h0_on_sm80_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp16_h0_on_sm80_m16n32s5w4, SM80, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_up_fp8t_h0_on_sm80_m16n32s5w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_>::BLOCKS)
-moek_up_fp8t_h0_on_sm80_m16n32s5w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_>(
-        args, stream, moek_up_fp8t_h0_on_sm80_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8t_h0_on_sm80_m16n32s5w4, SM80, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 80, moek_up_fp8c_h0_on_sm80_m16n32s5w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_>::BLOCKS)
-moek_up_fp8c_h0_on_sm80_m16n32s5w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_>(
-        args, stream, moek_up_fp8c_h0_on_sm80_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8c_h0_on_sm80_m16n32s5w4, SM80, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8c_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 80, moek_up_fp8b128_h0_on_sm80_m16n32s5w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_>::BLOCKS)
-moek_up_fp8b128_h0_on_sm80_m16n32s5w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_>(
-        args, stream, moek_up_fp8b128_h0_on_sm80_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8b128_h0_on_sm80_m16n32s5w4, SM80, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 80, moek_up_mxfp8_h0_on_sm80_m16n32s5w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_>::BLOCKS)
-moek_up_mxfp8_h0_on_sm80_m16n32s5w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_>(
-        args, stream, moek_up_mxfp8_h0_on_sm80_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_mxfp8_h0_on_sm80_m16n32s5w4, SM80, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_mxfp8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 80, moek_up_int8_a8_h0_on_sm80_m16n32s5w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_int8_a8_>::BLOCKS)
-moek_up_int8_a8_h0_on_sm80_m16n32s5w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_int8_a8_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm80_m16n32s5w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_int8_a8_>(
-        args, stream, moek_up_int8_a8_h0_on_sm80_m16n32s5w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_int8_a8_h0_on_sm80_m16n32s5w4, SM80, 128,
+    MOEK_OP_UP, 16, 32, 5, 4, 0, moek_format_int8_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 80, moek_up_bf16_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_bf16_>::BLOCKS)
-moek_up_bf16_h0_on_sm80_m32n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_bf16_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_bf16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_bf16_>(
-        args, stream, moek_up_bf16_h0_on_sm80_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_bf16_h0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 80, moek_up_bf16_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_bf16_>::BLOCKS)
-moek_up_bf16_h0_on_sm80_m64n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_bf16_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_bf16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_bf16_>(
-        args, stream, moek_up_bf16_h0_on_sm80_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_bf16_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 80, moek_up_fp16_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp16_>::BLOCKS)
-moek_up_fp16_h0_on_sm80_m32n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp16_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp16_>(
-        args, stream, moek_up_fp16_h0_on_sm80_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp16_h0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 80, moek_up_fp16_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp16_>::BLOCKS)
-moek_up_fp16_h0_on_sm80_m64n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp16_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp16_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp16_>(
-        args, stream, moek_up_fp16_h0_on_sm80_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp16_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_up_fp8t_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_>::BLOCKS)
-moek_up_fp8t_h0_on_sm80_m32n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_>(
-        args, stream, moek_up_fp8t_h0_on_sm80_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8t_h0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_up_fp8t_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_>::BLOCKS)
-moek_up_fp8t_h0_on_sm80_m64n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_>(
-        args, stream, moek_up_fp8t_h0_on_sm80_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8t_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 80, moek_up_fp8c_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_>::BLOCKS)
-moek_up_fp8c_h0_on_sm80_m32n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_>(
-        args, stream, moek_up_fp8c_h0_on_sm80_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8c_h0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8c_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 80, moek_up_fp8c_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_>::BLOCKS)
-moek_up_fp8c_h0_on_sm80_m64n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_>(
-        args, stream, moek_up_fp8c_h0_on_sm80_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8c_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8c_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 80, moek_up_fp8b128_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_>::BLOCKS)
-moek_up_fp8b128_h0_on_sm80_m32n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_>(
-        args, stream, moek_up_fp8b128_h0_on_sm80_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8b128_h0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 80, moek_up_fp8b128_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_>::BLOCKS)
-moek_up_fp8b128_h0_on_sm80_m64n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8b128_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_>(
-        args, stream, moek_up_fp8b128_h0_on_sm80_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8b128_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 80, moek_up_int8_a8_h0_on_sm80_m32n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_int8_a8_>::BLOCKS)
-moek_up_int8_a8_h0_on_sm80_m32n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_int8_a8_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm80_m32n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_int8_a8_>(
-        args, stream, moek_up_int8_a8_h0_on_sm80_m32n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_int8_a8_h0_on_sm80_m32n64s3w4, SM80, 128,
+    MOEK_OP_UP, 32, 64, 3, 4, 0, moek_format_int8_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 80, moek_up_int8_a8_h0_on_sm80_m64n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_int8_a8_>::BLOCKS)
-moek_up_int8_a8_h0_on_sm80_m64n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_int8_a8_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_int8_a8_h0_on_sm80_m64n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_int8_a8_>(
-        args, stream, moek_up_int8_a8_h0_on_sm80_m64n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_int8_a8_h0_on_sm80_m64n64s3w4, SM80, 128,
+    MOEK_OP_UP, 64, 64, 3, 4, 0, moek_format_int8_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 80, moek_up_mxfp8_h0_on_sm80_m32n64s3w8)
-static __global__ void
-__launch_bounds__(256, moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 8, 0, moek_format_mxfp8_>::BLOCKS)
-moek_up_mxfp8_h0_on_sm80_m32n64s3w8_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 32, 64, 3, 8, 0, moek_format_mxfp8_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm80_m32n64s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 32, 64, 3, 8, 0, moek_format_mxfp8_>(
-        args, stream, moek_up_mxfp8_h0_on_sm80_m32n64s3w8_k_);
-}
+MOEK_MMA_ROW_(moek_up_mxfp8_h0_on_sm80_m32n64s3w8, SM80, 256,
+    MOEK_OP_UP, 32, 64, 3, 8, 0, moek_format_mxfp8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 80, moek_up_mxfp8_h0_on_sm80_m64n64s3w8)
-static __global__ void
-__launch_bounds__(256, moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 8, 0, moek_format_mxfp8_>::BLOCKS)
-moek_up_mxfp8_h0_on_sm80_m64n64s3w8_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 64, 64, 3, 8, 0, moek_format_mxfp8_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_mxfp8_h0_on_sm80_m64n64s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 64, 64, 3, 8, 0, moek_format_mxfp8_>(
-        args, stream, moek_up_mxfp8_h0_on_sm80_m64n64s3w8_k_);
-}
+MOEK_MMA_ROW_(moek_up_mxfp8_h0_on_sm80_m64n64s3w8, SM80, 256,
+    MOEK_OP_UP, 64, 64, 3, 8, 0, moek_format_mxfp8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 80, moek_up_fp8t_h0_on_sm80_m128n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 4, 0, moek_format_fp8t_>::BLOCKS)
-moek_up_fp8t_h0_on_sm80_m128n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 4, 0, moek_format_fp8t_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8t_h0_on_sm80_m128n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 128, 64, 3, 4, 0, moek_format_fp8t_>(
-        args, stream, moek_up_fp8t_h0_on_sm80_m128n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8t_h0_on_sm80_m128n64s3w4, SM80, 128,
+    MOEK_OP_UP, 128, 64, 3, 4, 0, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 80, moek_up_fp8c_h0_on_sm80_m128n64s3w4)
-static __global__ void
-__launch_bounds__(128, moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 4, 0, moek_format_fp8c_>::BLOCKS)
-moek_up_fp8c_h0_on_sm80_m128n64s3w4_k_(const moek_gemm_ args)
-{
-    moek_mma_gemm_<MOEK_OP_UP, 128, 64, 3, 4, 0, moek_format_fp8c_>::run(&args);
-}
-MOEK_LAUNCHER moek_up_fp8c_h0_on_sm80_m128n64s3w4(const void *args, moek_stream stream)
-{
-    return moek_launch_mma_<MOEK_OP_UP, 128, 64, 3, 4, 0, moek_format_fp8c_>(
-        args, stream, moek_up_fp8c_h0_on_sm80_m128n64s3w4_k_);
-}
+MOEK_MMA_ROW_(moek_up_fp8c_h0_on_sm80_m128n64s3w4, SM80, 128,
+    MOEK_OP_UP, 128, 64, 3, 4, 0, moek_format_fp8c_)
 #endif
 #endif

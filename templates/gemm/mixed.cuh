@@ -714,4 +714,26 @@ static MOEK_UNUSED moek_status moek_launch_mixed_(const void *args, moek_stream 
         return MOEK_LAUNCH_(fp16, blocks, K::THREADS, K::SHARED, stream, found);
     return MOEK_LAUNCH_(bf16, blocks, K::THREADS, K::SHARED, stream, found);
 }
+
+/* A row of the table: its kernels, of bf16 and fp16 or of one of them, and their launcher.  SM: SM80, SM89, SM120.
+ * Behind `threads`, or `dtype`: the parameters of moek_mixed_. */
+#define MOEK_MIXED_KERNEL_(name, SM, threads, dtype, ...) \
+    static __global__ void __launch_bounds__(MOEK_##SM##_THREADS_(threads), moek_mixed_<__VA_ARGS__>::BLOCKS) \
+    name(const moek_gemm_ args) \
+    { \
+        MOEK_IN_##SM##_(moek_mixed_<__VA_ARGS__>::run(&args, dtype);) \
+    }
+#define MOEK_MIXED_ROW_(row, SM, threads, ...) \
+    MOEK_MIXED_KERNEL_(row##_bf16_, SM, threads, MOEK_DTYPE_BF16, __VA_ARGS__) \
+    MOEK_MIXED_KERNEL_(row##_fp16_, SM, threads, MOEK_DTYPE_FP16, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_mixed_<__VA_ARGS__>(args, stream, row##_bf16_, row##_fp16_); \
+    }
+#define MOEK_MIXED_ONE_ROW_(row, SM, threads, t, dtype, ...) \
+    MOEK_MIXED_KERNEL_(row##_##t##_, SM, threads, dtype, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_mixed_<__VA_ARGS__>(args, stream, row##_##t##_); \
+    }
 #endif

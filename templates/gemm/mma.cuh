@@ -402,4 +402,17 @@ static MOEK_UNUSED moek_status moek_launch_mma_(const void *args, moek_stream st
     moek_find_gemm_<Format>(&found, 0);
     return MOEK_LAUNCH_(kernel, blocks, K::THREADS, K::SHARED, stream, found);
 }
+
+/* A row of the table: its kernel and the launcher.  SM: SM80, SM89, SM120.  Behind `threads`: the parameters of
+ * moek_mma_gemm_. */
+#define MOEK_MMA_ROW_(row, SM, threads, ...) \
+    static __global__ void __launch_bounds__(MOEK_##SM##_THREADS_(threads), moek_mma_gemm_<__VA_ARGS__>::BLOCKS) \
+    row##_k_(const moek_gemm_ args) \
+    { \
+        MOEK_IN_##SM##_(moek_mma_gemm_<__VA_ARGS__>::run(&args);) \
+    } \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_mma_<__VA_ARGS__>(args, stream, row##_k_); \
+    }
 #endif

@@ -769,4 +769,18 @@ MOEK_DEVICE uint2 moek_to_e4m3x8_(const float x[8])
     return make_uint2(moek_to_e4m3x2_(x[0], x[1]) | moek_to_e4m3x2_(x[2], x[3]) << 16,
                       moek_to_e4m3x2_(x[4], x[5]) | moek_to_e4m3x2_(x[6], x[7]) << 16);
 }
+
+/* What a kernel of a row does: nothing where there is no code for its architecture.  Rows of sm80 have code for all. */
+#define MOEK_SM80_THREADS_(threads) threads
+#define MOEK_IN_SM80_(...) __VA_ARGS__
+#if defined(MOEK_SM89_CODE_)
+#define MOEK_IN_SM89_(...) __VA_ARGS__
+#else
+#define MOEK_IN_SM89_(...)
+#endif
+#if defined(MOEK_SM120_CODE_)
+#define MOEK_IN_SM120_(...) __VA_ARGS__
+#else
+#define MOEK_IN_SM120_(...)
+#endif
 #endif
