@@ -9,226 +9,82 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_down_bf16_h0_on_sm90_m16n128s11w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_bf16_h0_on_sm90_m16n128s11w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_bf16_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_bf16_>(
-        args, stream, 219120, moek_down_bf16_h0_on_sm90_m16n128s11w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_bf16_h0_on_sm90_m16n128s11w12, few_rows, 384, 219120,
+    MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_down_fp16_h0_on_sm90_m16n128s11w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp16_h0_on_sm90_m16n128s11w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp16_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp16_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp16_>(
-        args, stream, 219120, moek_down_fp16_h0_on_sm90_m16n128s11w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp16_h0_on_sm90_m16n128s11w12, few_rows, 384, 219120,
+    MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_down_fp8t_h0_on_sm90_m16n128s11w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8t_h0_on_sm90_m16n128s11w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8t_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8t_>(
-        args, stream, 219120, moek_down_fp8t_h0_on_sm90_m16n128s11w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8t_h0_on_sm90_m16n128s11w12, few_rows, 384, 219120,
+    MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 90, moek_down_fp8c_h0_on_sm90_m16n128s11w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8c_h0_on_sm90_m16n128s11w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8c_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8c_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8c_>(
-        args, stream, 219120, moek_down_fp8c_h0_on_sm90_m16n128s11w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8c_h0_on_sm90_m16n128s11w12, few_rows, 384, 219120,
+    MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8c_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_down_fp8b128_h0_on_sm90_m16n128s11w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8b128_h0_on_sm90_m16n128s11w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8b128_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8b128_>(
-        args, stream, 219912, moek_down_fp8b128_h0_on_sm90_m16n128s11w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8b128_h0_on_sm90_m16n128s11w12, few_rows, 384, 219912,
+    MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 90, moek_down_int8_a8_h0_on_sm90_m16n128s11w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int8_a8_h0_on_sm90_m16n128s11w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_int8_a8_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_int8_a8_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm90_m16n128s11w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_int8_a8_>(
-        args, stream, 219120, moek_down_int8_a8_h0_on_sm90_m16n128s11w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_int8_a8_h0_on_sm90_m16n128s11w12, few_rows, 384, 219120,
+    MOEK_OP_DOWN, 16, 128, 11, 0, moek_format_int8_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_down_bf16_h0_on_sm90_m32n128s10w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_bf16_h0_on_sm90_m32n128s10w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_bf16_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_bf16_>(
-        args, stream, 221728, moek_down_bf16_h0_on_sm90_m32n128s10w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_bf16_h0_on_sm90_m32n128s10w12, few_rows, 384, 221728,
+    MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_down_fp16_h0_on_sm90_m32n128s10w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp16_h0_on_sm90_m32n128s10w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp16_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp16_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp16_>(
-        args, stream, 221728, moek_down_fp16_h0_on_sm90_m32n128s10w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp16_h0_on_sm90_m32n128s10w12, few_rows, 384, 221728,
+    MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_down_fp8t_h0_on_sm90_m32n128s10w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8t_h0_on_sm90_m32n128s10w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8t_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8t_>(
-        args, stream, 221728, moek_down_fp8t_h0_on_sm90_m32n128s10w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8t_h0_on_sm90_m32n128s10w12, few_rows, 384, 221728,
+    MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 90, moek_down_fp8c_h0_on_sm90_m32n128s10w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8c_h0_on_sm90_m32n128s10w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8c_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8c_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8c_>(
-        args, stream, 221728, moek_down_fp8c_h0_on_sm90_m32n128s10w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8c_h0_on_sm90_m32n128s10w12, few_rows, 384, 221728,
+    MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8c_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_down_fp8b128_h0_on_sm90_m32n128s10w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8b128_h0_on_sm90_m32n128s10w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8b128_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8b128_>(
-        args, stream, 223088, moek_down_fp8b128_h0_on_sm90_m32n128s10w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8b128_h0_on_sm90_m32n128s10w12, few_rows, 384, 223088,
+    MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 90, moek_down_int8_a8_h0_on_sm90_m32n128s10w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int8_a8_h0_on_sm90_m32n128s10w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_int8_a8_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_int8_a8_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm90_m32n128s10w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_int8_a8_>(
-        args, stream, 221728, moek_down_int8_a8_h0_on_sm90_m32n128s10w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_int8_a8_h0_on_sm90_m32n128s10w12, few_rows, 384, 221728,
+    MOEK_OP_DOWN, 32, 128, 10, 0, moek_format_int8_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 90, moek_down_mxfp8_h0_on_sm90_m16n128s10w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_mxfp8_h0_on_sm90_m16n128s10w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 16, 128, 10, 0, moek_format_mxfp8_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 16, 128, 10, 0, moek_format_mxfp8_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm90_m16n128s10w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 16, 128, 10, 0, moek_format_mxfp8_>(
-        args, stream, 223712, moek_down_mxfp8_h0_on_sm90_m16n128s10w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_mxfp8_h0_on_sm90_m16n128s10w12, few_rows, 384, 223712,
+    MOEK_OP_DOWN, 16, 128, 10, 0, moek_format_mxfp8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 90, moek_down_mxfp8_h0_on_sm90_m32n128s9w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_mxfp8_h0_on_sm90_m32n128s9w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 32, 128, 9, 0, moek_format_mxfp8_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 32, 128, 9, 0, moek_format_mxfp8_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm90_m32n128s9w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 32, 128, 9, 0, moek_format_mxfp8_>(
-        args, stream, 224272, moek_down_mxfp8_h0_on_sm90_m32n128s9w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_mxfp8_h0_on_sm90_m32n128s9w12, few_rows, 384, 224272,
+    MOEK_OP_DOWN, 32, 128, 9, 0, moek_format_mxfp8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 90, moek_down_mxfp8_h0_on_sm90_m64n128s7w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_mxfp8_h0_on_sm90_m64n128s7w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 64, 128, 7, 0, moek_format_mxfp8_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 64, 128, 7, 0, moek_format_mxfp8_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm90_m64n128s7w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 64, 128, 7, 0, moek_format_mxfp8_>(
-        args, stream, 211568, moek_down_mxfp8_h0_on_sm90_m64n128s7w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_mxfp8_h0_on_sm90_m64n128s7w12, few_rows, 384, 211568,
+    MOEK_OP_DOWN, 64, 128, 7, 0, moek_format_mxfp8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP8, 0, 0, 90, moek_down_mxfp8_h0_on_sm90_m128n128s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_mxfp8_h0_on_sm90_m128n128s5w12_k_(
-    const __grid_constant__ moek_few_rows_<MOEK_OP_DOWN, 128, 128, 5, 0, moek_format_mxfp8_>::params p)
-{
-    moek_few_rows_<MOEK_OP_DOWN, 128, 128, 5, 0, moek_format_mxfp8_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_mxfp8_h0_on_sm90_m128n128s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_few_rows_<MOEK_OP_DOWN, 128, 128, 5, 0, moek_format_mxfp8_>(
-        args, stream, 204624, moek_down_mxfp8_h0_on_sm90_m128n128s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_mxfp8_h0_on_sm90_m128n128s5w12, few_rows, 384, 204624,
+    MOEK_OP_DOWN, 128, 128, 5, 0, moek_format_mxfp8_)
 #endif
 #endif

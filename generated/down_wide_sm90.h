@@ -9,86 +9,32 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_down_bf16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_bf16_h0_on_sm90_m128n256s4w12_k_(
-    const __grid_constant__ moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_bf16_>::params p)
-{
-    moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_bf16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_bf16_>(
-        args, stream, 231840, moek_down_bf16_h0_on_sm90_m128n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_bf16_h0_on_sm90_m128n256s4w12, wide, 384, 231840,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_down_fp16_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp16_h0_on_sm90_m128n256s4w12_k_(
-    const __grid_constant__ moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp16_>::params p)
-{
-    moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp16_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp16_>(
-        args, stream, 231840, moek_down_fp16_h0_on_sm90_m128n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp16_h0_on_sm90_m128n256s4w12, wide, 384, 231840,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_down_fp8t_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8t_h0_on_sm90_m128n256s4w12_k_(
-    const __grid_constant__ moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8t_>::params p)
-{
-    moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8t_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8t_>(
-        args, stream, 228000, moek_down_fp8t_h0_on_sm90_m128n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8t_h0_on_sm90_m128n256s4w12, wide, 384, 228000,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C, 0, 0, 90, moek_down_fp8c_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8c_h0_on_sm90_m128n256s4w12_k_(
-    const __grid_constant__ moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8c_>::params p)
-{
-    moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8c_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8c_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8c_>(
-        args, stream, 232096, moek_down_fp8c_h0_on_sm90_m128n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8c_h0_on_sm90_m128n256s4w12, wide, 384, 232096,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8c_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_down_fp8b128_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k_(
-    const __grid_constant__ moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8b128_>::params p)
-{
-    moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_fp8b128_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8b128_>(
-        args, stream, 230112, moek_down_fp8b128_h0_on_sm90_m128n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_fp8b128_h0_on_sm90_m128n256s4w12, wide, 384, 230112,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 90, moek_down_int8_a8_h0_on_sm90_m128n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_down_int8_a8_h0_on_sm90_m128n256s4w12_k_(
-    const __grid_constant__ moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int8_a8_>::params p)
-{
-    moek_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int8_a8_>::run(&p);
-}
-MOEK_LAUNCHER moek_down_int8_a8_h0_on_sm90_m128n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_wide_<MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int8_a8_>(
-        args, stream, 232096, moek_down_int8_a8_h0_on_sm90_m128n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_down_int8_a8_h0_on_sm90_m128n256s4w12, wide, 384, 232096,
+    MOEK_OP_DOWN, 128, 256, 4, 0, moek_format_int8_a8_)
 #endif
 #endif

@@ -9,362 +9,122 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_layer_q4_k_a16_h0_on_sm80_m8n16s3w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q4_k_a16_h0_on_sm80_m8n16s3w16_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_k_a16_>::params p)
-{
-    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q4_k_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_layer_q4_k_a16_h0_on_sm80_m8n16s3w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q4_k_a16_h0_on_sm80_m8n16s3w16, SM80, 512,
+    3, 16, 161792, 2, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_layer_q4_0_a16_h0_on_sm80_m8n16s3w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q4_0_a16_h0_on_sm80_m8n16s3w16_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_0_a16_>::params p)
-{
-    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_0_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q4_0_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_layer_q4_0_a16_h0_on_sm80_m8n16s3w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q4_0_a16_h0_on_sm80_m8n16s3w16, SM80, 512,
+    3, 16, 161792, 2, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_layer_q4_1_a16_h0_on_sm80_m8n16s3w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q4_1_a16_h0_on_sm80_m8n16s3w16_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_1_a16_>::params p)
-{
-    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_1_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q4_1_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q4_1_a16_>(
-        args, stream,
-        moek_layer_q4_1_a16_h0_on_sm80_m8n16s3w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q4_1_a16_h0_on_sm80_m8n16s3w16, SM80, 512,
+    3, 16, 161792, 2, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s3w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s3w16_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_iq4_nl_a16_>::params p)
-{
-    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_iq4_nl_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_iq4_nl_a16_>(
-        args, stream,
-        moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s3w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s3w16, SM80, 512,
+    3, 16, 161792, 2, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s3w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s3w16_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_iq4_xs_a16_>::params p)
-{
-    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_iq4_xs_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_iq4_xs_a16_>(
-        args, stream,
-        moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s3w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s3w16, SM80, 512,
+    3, 16, 161792, 2, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_layer_q8_0_a16_h0_on_sm80_m8n16s3w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q8_0_a16_h0_on_sm80_m8n16s3w16_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q8_0_a16_>::params p)
-{
-    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q8_0_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q8_0_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q8_0_a16_>(
-        args, stream,
-        moek_layer_q8_0_a16_h0_on_sm80_m8n16s3w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q8_0_a16_h0_on_sm80_m8n16s3w16, SM80, 512,
+    3, 16, 161792, 2, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_layer_q3_k_a16_h0_on_sm80_m8n16s3w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q3_k_a16_h0_on_sm80_m8n16s3w16_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q3_k_a16_>::params p)
-{
-    moek_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q3_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q3_k_a16_h0_on_sm80_m8n16s3w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 16, 161792, 2, 0, moek_format_q3_k_a16_>(
-        args, stream,
-        moek_layer_q3_k_a16_h0_on_sm80_m8n16s3w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q3_k_a16_h0_on_sm80_m8n16s3w16, SM80, 512,
+    3, 16, 161792, 2, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_layer_q2_k_a16_h0_on_sm80_m8n16s6w8)
-static __global__ void __launch_bounds__(256, 1)
-moek_layer_q2_k_a16_h0_on_sm80_m8n16s6w8_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 8, 161792, 2, 0, moek_format_q2_k_a16_>::params p)
-{
-    moek_layer_fragments_<6, 8, 161792, 2, 0, moek_format_q2_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q2_k_a16_h0_on_sm80_m8n16s6w8(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 8, 161792, 2, 0, moek_format_q2_k_a16_>(
-        args, stream,
-        moek_layer_q2_k_a16_h0_on_sm80_m8n16s6w8_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q2_k_a16_h0_on_sm80_m8n16s6w8, SM80, 256,
+    6, 8, 161792, 2, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_layer_q6_k_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q6_k_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q6_k_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q6_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q6_k_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_layer_q6_k_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q6_k_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 161792, 2, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_layer_q5_k_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q5_k_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_k_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q5_k_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_layer_q5_k_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q5_k_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 161792, 2, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_layer_q5_0_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q5_0_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_0_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_0_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q5_0_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_0_a16_>(
-        args, stream,
-        moek_layer_q5_0_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q5_0_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 161792, 2, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_layer_q5_1_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q5_1_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_1_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_1_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q5_1_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 161792, 2, 0, moek_format_q5_1_a16_>(
-        args, stream,
-        moek_layer_q5_1_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q5_1_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 161792, 2, 0, moek_format_q5_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_A16, 0, 0, 80, moek_layer_q4_k_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q4_k_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_k_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q4_k_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_k_a16_>(
-        args, stream,
-        moek_layer_q4_k_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q4_k_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 96256, 2, 0, moek_format_q4_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_A16, 0, 0, 80, moek_layer_q4_0_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q4_0_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_0_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_0_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q4_0_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_0_a16_>(
-        args, stream,
-        moek_layer_q4_0_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q4_0_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 96256, 2, 0, moek_format_q4_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_A16, 0, 0, 80, moek_layer_q4_1_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q4_1_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_1_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_1_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q4_1_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q4_1_a16_>(
-        args, stream,
-        moek_layer_q4_1_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q4_1_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 96256, 2, 0, moek_format_q4_1_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_A16, 0, 0, 80, moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_iq4_nl_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_iq4_nl_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_iq4_nl_a16_>(
-        args, stream,
-        moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_iq4_nl_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 96256, 2, 0, moek_format_iq4_nl_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_A16, 0, 0, 80, moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_iq4_xs_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_iq4_xs_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_iq4_xs_a16_>(
-        args, stream,
-        moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_iq4_xs_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 96256, 2, 0, moek_format_iq4_xs_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_A16, 0, 0, 80, moek_layer_q8_0_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q8_0_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q8_0_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q8_0_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q8_0_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q8_0_a16_>(
-        args, stream,
-        moek_layer_q8_0_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q8_0_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 96256, 2, 0, moek_format_q8_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_A16, 0, 0, 80, moek_layer_q3_k_a16_h0_on_sm80_m8n16s2w16)
-static __global__ void __launch_bounds__(512, 1)
-moek_layer_q3_k_a16_h0_on_sm80_m8n16s2w16_k_(
-    const __grid_constant__ moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q3_k_a16_>::params p)
-{
-    moek_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q3_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q3_k_a16_h0_on_sm80_m8n16s2w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<2, 16, 96256, 2, 0, moek_format_q3_k_a16_>(
-        args, stream,
-        moek_layer_q3_k_a16_h0_on_sm80_m8n16s2w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q3_k_a16_h0_on_sm80_m8n16s2w16, SM80, 512,
+    2, 16, 96256, 2, 0, moek_format_q3_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_A16, 0, 0, 80, moek_layer_q2_k_a16_h0_on_sm80_m8n16s4w8)
-static __global__ void __launch_bounds__(256, 1)
-moek_layer_q2_k_a16_h0_on_sm80_m8n16s4w8_k_(
-    const __grid_constant__ moek_layer_fragments_<4, 8, 96256, 2, 0, moek_format_q2_k_a16_>::params p)
-{
-    moek_layer_fragments_<4, 8, 96256, 2, 0, moek_format_q2_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q2_k_a16_h0_on_sm80_m8n16s4w8(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<4, 8, 96256, 2, 0, moek_format_q2_k_a16_>(
-        args, stream,
-        moek_layer_q2_k_a16_h0_on_sm80_m8n16s4w8_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q2_k_a16_h0_on_sm80_m8n16s4w8, SM80, 256,
+    4, 8, 96256, 2, 0, moek_format_q2_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_A16, 0, 0, 80, moek_layer_q6_k_a16_h0_on_sm80_m8n16s3w8)
-static __global__ void __launch_bounds__(256, 1)
-moek_layer_q6_k_a16_h0_on_sm80_m8n16s3w8_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q6_k_a16_>::params p)
-{
-    moek_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q6_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q6_k_a16_h0_on_sm80_m8n16s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q6_k_a16_>(
-        args, stream,
-        moek_layer_q6_k_a16_h0_on_sm80_m8n16s3w8_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q6_k_a16_h0_on_sm80_m8n16s3w8, SM80, 256,
+    3, 8, 96256, 2, 0, moek_format_q6_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_A16, 0, 0, 80, moek_layer_q5_k_a16_h0_on_sm80_m8n16s3w8)
-static __global__ void __launch_bounds__(256, 1)
-moek_layer_q5_k_a16_h0_on_sm80_m8n16s3w8_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_k_a16_>::params p)
-{
-    moek_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_k_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q5_k_a16_h0_on_sm80_m8n16s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_k_a16_>(
-        args, stream,
-        moek_layer_q5_k_a16_h0_on_sm80_m8n16s3w8_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q5_k_a16_h0_on_sm80_m8n16s3w8, SM80, 256,
+    3, 8, 96256, 2, 0, moek_format_q5_k_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_A16, 0, 0, 80, moek_layer_q5_0_a16_h0_on_sm80_m8n16s3w8)
-static __global__ void __launch_bounds__(256, 1)
-moek_layer_q5_0_a16_h0_on_sm80_m8n16s3w8_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_0_a16_>::params p)
-{
-    moek_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_0_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q5_0_a16_h0_on_sm80_m8n16s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_0_a16_>(
-        args, stream,
-        moek_layer_q5_0_a16_h0_on_sm80_m8n16s3w8_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q5_0_a16_h0_on_sm80_m8n16s3w8, SM80, 256,
+    3, 8, 96256, 2, 0, moek_format_q5_0_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_A16, 0, 0, 80, moek_layer_q5_1_a16_h0_on_sm80_m8n16s3w8)
-static __global__ void __launch_bounds__(256, 1)
-moek_layer_q5_1_a16_h0_on_sm80_m8n16s3w8_k_(
-    const __grid_constant__ moek_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_1_a16_>::params p)
-{
-    moek_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_1_a16_>::run(&p, 0);
-}
-MOEK_LAUNCHER moek_layer_q5_1_a16_h0_on_sm80_m8n16s3w8(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<3, 8, 96256, 2, 0, moek_format_q5_1_a16_>(
-        args, stream,
-        moek_layer_q5_1_a16_h0_on_sm80_m8n16s3w8_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_q5_1_a16_h0_on_sm80_m8n16s3w8, SM80, 256,
+    3, 8, 96256, 2, 0, moek_format_q5_1_a16_)
 #endif
 #endif

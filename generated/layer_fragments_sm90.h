@@ -9,233 +9,62 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A16, 0, 0, 90, moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_mxfp4_a16_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_mxfp4_a16_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_mxfp4_a16_>(
-        args, stream,
-        moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_mxfp4_a16_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_mxfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A16, 0, 0, 90, moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_nvfp4_a16_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_nvfp4_a16_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_nvfp4_a16_>(
-        args, stream,
-        moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_nvfp4_a16_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_nvfp4_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_A8, 0, 0, 90, moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_mxfp4_a8_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_mxfp4_a8_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_mxfp4_a8_>(
-        args, stream,
-        moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_mxfp4_a8_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_mxfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_NVFP4_A8, 0, 0, 90, moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_nvfp4_a8_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_nvfp4_a8_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_nvfp4_a8_>(
-        args, stream,
-        moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_nvfp4_a8_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_nvfp4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A8, 0, 0, 90, moek_layer_int4_a8_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_int4_a8_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a8_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a8_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_int4_a8_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a8_>(
-        args, stream,
-        moek_layer_int4_a8_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_int4_a8_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_int4_a8_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 32, 90, moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b32_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b32_>::run(&p, 0);
-#endif
-}
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16_zero_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b32_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b32_>::run(&p, 1);
-#endif
-}
-MOEK_LAUNCHER moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b32_>(
-        args, stream,
-        moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16_k_,
-        moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16_zero_);
-}
+MOEK_LAYER_FRAGMENTS_ZERO_ROW_(moek_layer_int4_a16_h0_b32_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_int4_a16_b32_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 64, 90, moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b64_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b64_>::run(&p, 0);
-#endif
-}
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16_zero_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b64_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b64_>::run(&p, 1);
-#endif
-}
-MOEK_LAUNCHER moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b64_>(
-        args, stream,
-        moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16_k_,
-        moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16_zero_);
-}
+MOEK_LAYER_FRAGMENTS_ZERO_ROW_(moek_layer_int4_a16_h0_b64_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_int4_a16_b64_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_A16, 0, 128, 90, moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b128_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b128_>::run(&p, 0);
-#endif
-}
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16_zero_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b128_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b128_>::run(&p, 1);
-#endif
-}
-MOEK_LAUNCHER moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int4_a16_b128_>(
-        args, stream,
-        moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16_k_,
-        moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16_zero_);
-}
+MOEK_LAYER_FRAGMENTS_ZERO_ROW_(moek_layer_int4_a16_h0_b128_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_int4_a16_b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T_A16, 0, 0, 90, moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8t_a16_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8t_a16_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8t_a16_>(
-        args, stream,
-        moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_fp8t_a16_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_fp8t_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8C_A16, 0, 0, 90, moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8c_a16_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8c_a16_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8c_a16_>(
-        args, stream,
-        moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_fp8c_a16_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_fp8c_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128_A16, 0, 0, 90, moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8b128_a16_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8b128_a16_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_fp8b128_a16_>(
-        args, stream,
-        moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_fp8b128_a16_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_fp8b128_a16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT8_A16, 0, 0, 90, moek_layer_int8_a16_h0_on_sm90_m8n16s6w16)
-static __global__ void MOEK_SM90_BOUNDS_(512)
-moek_layer_int8_a16_h0_on_sm90_m8n16s6w16_k_(
-    const __grid_constant__ moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int8_a16_>::params p)
-{
-#ifdef MOEK_SM90_CODE_
-    moek_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int8_a16_>::run(&p, 0);
-#endif
-}
-MOEK_LAUNCHER moek_layer_int8_a16_h0_on_sm90_m8n16s6w16(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_fragments_<6, 16, 227328, 0, 1, moek_format_int8_a16_>(
-        args, stream,
-        moek_layer_int8_a16_h0_on_sm90_m8n16s6w16_k_);
-}
+MOEK_LAYER_FRAGMENTS_ROW_(moek_layer_int8_a16_h0_on_sm90_m8n16s6w16, SM90, 512,
+    6, 16, 227328, 0, 1, moek_format_int8_a16_)
 #endif
 #endif

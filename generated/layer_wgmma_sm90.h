@@ -9,114 +9,42 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_layer_bf16_h0_on_sm90_m8n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_bf16_h0_on_sm90_m8n256s6w12_k_(
-    const __grid_constant__ moek_layer_wgmma_<8, 256, 6, moek_format_bf16_>::params p)
-{
-    moek_layer_wgmma_<8, 256, 6, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_wgmma_<8, 256, 6, moek_format_bf16_>(
-        args, stream, 223352, moek_layer_bf16_h0_on_sm90_m8n256s6w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_layer_bf16_h0_on_sm90_m8n256s6w12, layer_wgmma, 384, 223352,
+    8, 256, 6, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_layer_bf16_h0_on_sm90_m16n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_bf16_h0_on_sm90_m16n256s6w12_k_(
-    const __grid_constant__ moek_layer_wgmma_<16, 256, 6, moek_format_bf16_>::params p)
-{
-    moek_layer_wgmma_<16, 256, 6, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_layer_bf16_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_wgmma_<16, 256, 6, moek_format_bf16_>(
-        args, stream, 230008, moek_layer_bf16_h0_on_sm90_m16n256s6w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_layer_bf16_h0_on_sm90_m16n256s6w12, layer_wgmma, 384, 230008,
+    16, 256, 6, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_layer_fp16_h0_on_sm90_m8n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_fp16_h0_on_sm90_m8n256s6w12_k_(
-    const __grid_constant__ moek_layer_wgmma_<8, 256, 6, moek_format_fp16_>::params p)
-{
-    moek_layer_wgmma_<8, 256, 6, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_wgmma_<8, 256, 6, moek_format_fp16_>(
-        args, stream, 223352, moek_layer_fp16_h0_on_sm90_m8n256s6w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_layer_fp16_h0_on_sm90_m8n256s6w12, layer_wgmma, 384, 223352,
+    8, 256, 6, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_layer_fp16_h0_on_sm90_m16n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_fp16_h0_on_sm90_m16n256s6w12_k_(
-    const __grid_constant__ moek_layer_wgmma_<16, 256, 6, moek_format_fp16_>::params p)
-{
-    moek_layer_wgmma_<16, 256, 6, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_layer_fp16_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_wgmma_<16, 256, 6, moek_format_fp16_>(
-        args, stream, 230008, moek_layer_fp16_h0_on_sm90_m16n256s6w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_layer_fp16_h0_on_sm90_m16n256s6w12, layer_wgmma, 384, 230008,
+    16, 256, 6, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_layer_fp8t_h0_on_sm90_m8n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k_(
-    const __grid_constant__ moek_layer_wgmma_<8, 256, 6, moek_format_fp8t_>::params p)
-{
-    moek_layer_wgmma_<8, 256, 6, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_wgmma_<8, 256, 6, moek_format_fp8t_>(
-        args, stream, 223352, moek_layer_fp8t_h0_on_sm90_m8n256s6w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_layer_fp8t_h0_on_sm90_m8n256s6w12, layer_wgmma, 384, 223352,
+    8, 256, 6, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_layer_fp8t_h0_on_sm90_m16n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k_(
-    const __grid_constant__ moek_layer_wgmma_<16, 256, 6, moek_format_fp8t_>::params p)
-{
-    moek_layer_wgmma_<16, 256, 6, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_layer_fp8t_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_wgmma_<16, 256, 6, moek_format_fp8t_>(
-        args, stream, 230008, moek_layer_fp8t_h0_on_sm90_m16n256s6w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_layer_fp8t_h0_on_sm90_m16n256s6w12, layer_wgmma, 384, 230008,
+    16, 256, 6, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_layer_fp8b128_h0_on_sm90_m8n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k_(
-    const __grid_constant__ moek_layer_wgmma_<8, 256, 6, moek_format_fp8b128_>::params p)
-{
-    moek_layer_wgmma_<8, 256, 6, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m8n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_wgmma_<8, 256, 6, moek_format_fp8b128_>(
-        args, stream, 223640, moek_layer_fp8b128_h0_on_sm90_m8n256s6w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_layer_fp8b128_h0_on_sm90_m8n256s6w12, layer_wgmma, 384, 223640,
+    8, 256, 6, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_layer_fp8b128_h0_on_sm90_m16n256s6w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k_(
-    const __grid_constant__ moek_layer_wgmma_<16, 256, 6, moek_format_fp8b128_>::params p)
-{
-    moek_layer_wgmma_<16, 256, 6, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_layer_fp8b128_h0_on_sm90_m16n256s6w12(const void *args, moek_stream stream)
-{
-    return moek_launch_layer_wgmma_<16, 256, 6, moek_format_fp8b128_>(
-        args, stream, 230488, moek_layer_fp8b128_h0_on_sm90_m16n256s6w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_layer_fp8b128_h0_on_sm90_m16n256s6w12, layer_wgmma, 384, 230488,
+    16, 256, 6, moek_format_fp8b128_)
 #endif
 #endif

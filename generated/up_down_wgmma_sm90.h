@@ -9,282 +9,102 @@
 #include "../include/moek/want.h"
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_up_down_bf16_h0_on_sm90_m32n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_bf16_h0_on_sm90_m32n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<32, 256, 5, moek_format_bf16_>::params p)
-{
-    moek_up_down_<32, 256, 5, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_bf16_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<32, 256, 5, moek_format_bf16_>(
-        args, stream, 200616, moek_up_down_bf16_h0_on_sm90_m32n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_bf16_h0_on_sm90_m32n256s5w12, up_down, 384, 200616,
+    32, 256, 5, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_up_down_fp16_h0_on_sm90_m32n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp16_h0_on_sm90_m32n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<32, 256, 5, moek_format_fp16_>::params p)
-{
-    moek_up_down_<32, 256, 5, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp16_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<32, 256, 5, moek_format_fp16_>(
-        args, stream, 200616, moek_up_down_fp16_h0_on_sm90_m32n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp16_h0_on_sm90_m32n256s5w12, up_down, 384, 200616,
+    32, 256, 5, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_up_down_fp8t_h0_on_sm90_m32n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp8t_h0_on_sm90_m32n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<32, 256, 5, moek_format_fp8t_>::params p)
-{
-    moek_up_down_<32, 256, 5, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp8t_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<32, 256, 5, moek_format_fp8t_>(
-        args, stream, 200616, moek_up_down_fp8t_h0_on_sm90_m32n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp8t_h0_on_sm90_m32n256s5w12, up_down, 384, 200616,
+    32, 256, 5, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_up_down_fp8b128_h0_on_sm90_m32n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp8b128_h0_on_sm90_m32n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<32, 256, 5, moek_format_fp8b128_>::params p)
-{
-    moek_up_down_<32, 256, 5, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp8b128_h0_on_sm90_m32n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<32, 256, 5, moek_format_fp8b128_>(
-        args, stream, 201336, moek_up_down_fp8b128_h0_on_sm90_m32n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp8b128_h0_on_sm90_m32n256s5w12, up_down, 384, 201336,
+    32, 256, 5, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_up_down_bf16_h0_on_sm90_m48n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_bf16_h0_on_sm90_m48n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<48, 256, 5, moek_format_bf16_>::params p)
-{
-    moek_up_down_<48, 256, 5, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_bf16_h0_on_sm90_m48n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<48, 256, 5, moek_format_bf16_>(
-        args, stream, 215720, moek_up_down_bf16_h0_on_sm90_m48n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_bf16_h0_on_sm90_m48n256s5w12, up_down, 384, 215720,
+    48, 256, 5, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_up_down_fp16_h0_on_sm90_m48n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp16_h0_on_sm90_m48n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<48, 256, 5, moek_format_fp16_>::params p)
-{
-    moek_up_down_<48, 256, 5, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp16_h0_on_sm90_m48n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<48, 256, 5, moek_format_fp16_>(
-        args, stream, 215720, moek_up_down_fp16_h0_on_sm90_m48n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp16_h0_on_sm90_m48n256s5w12, up_down, 384, 215720,
+    48, 256, 5, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_up_down_fp8t_h0_on_sm90_m48n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp8t_h0_on_sm90_m48n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<48, 256, 5, moek_format_fp8t_>::params p)
-{
-    moek_up_down_<48, 256, 5, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp8t_h0_on_sm90_m48n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<48, 256, 5, moek_format_fp8t_>(
-        args, stream, 215720, moek_up_down_fp8t_h0_on_sm90_m48n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp8t_h0_on_sm90_m48n256s5w12, up_down, 384, 215720,
+    48, 256, 5, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_up_down_fp8b128_h0_on_sm90_m48n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp8b128_h0_on_sm90_m48n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<48, 256, 5, moek_format_fp8b128_>::params p)
-{
-    moek_up_down_<48, 256, 5, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp8b128_h0_on_sm90_m48n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<48, 256, 5, moek_format_fp8b128_>(
-        args, stream, 216760, moek_up_down_fp8b128_h0_on_sm90_m48n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp8b128_h0_on_sm90_m48n256s5w12, up_down, 384, 216760,
+    48, 256, 5, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_up_down_bf16_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_bf16_h0_on_sm90_m64n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<64, 256, 5, moek_format_bf16_>::params p)
-{
-    moek_up_down_<64, 256, 5, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_bf16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<64, 256, 5, moek_format_bf16_>(
-        args, stream, 230824, moek_up_down_bf16_h0_on_sm90_m64n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_bf16_h0_on_sm90_m64n256s5w12, up_down, 384, 230824,
+    64, 256, 5, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_up_down_fp16_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp16_h0_on_sm90_m64n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<64, 256, 5, moek_format_fp16_>::params p)
-{
-    moek_up_down_<64, 256, 5, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp16_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<64, 256, 5, moek_format_fp16_>(
-        args, stream, 230824, moek_up_down_fp16_h0_on_sm90_m64n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp16_h0_on_sm90_m64n256s5w12, up_down, 384, 230824,
+    64, 256, 5, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_up_down_fp8t_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp8t_h0_on_sm90_m64n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<64, 256, 5, moek_format_fp8t_>::params p)
-{
-    moek_up_down_<64, 256, 5, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp8t_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<64, 256, 5, moek_format_fp8t_>(
-        args, stream, 230824, moek_up_down_fp8t_h0_on_sm90_m64n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp8t_h0_on_sm90_m64n256s5w12, up_down, 384, 230824,
+    64, 256, 5, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_up_down_fp8b128_h0_on_sm90_m64n256s5w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp8b128_h0_on_sm90_m64n256s5w12_k_(
-    const __grid_constant__ moek_up_down_<64, 256, 5, moek_format_fp8b128_>::params p)
-{
-    moek_up_down_<64, 256, 5, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp8b128_h0_on_sm90_m64n256s5w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<64, 256, 5, moek_format_fp8b128_>(
-        args, stream, 232184, moek_up_down_fp8b128_h0_on_sm90_m64n256s5w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp8b128_h0_on_sm90_m64n256s5w12, up_down, 384, 232184,
+    64, 256, 5, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_up_down_bf16_h0_on_sm90_m80n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_bf16_h0_on_sm90_m80n256s4w12_k_(
-    const __grid_constant__ moek_up_down_<80, 256, 4, moek_format_bf16_>::params p)
-{
-    moek_up_down_<80, 256, 4, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_bf16_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<80, 256, 4, moek_format_bf16_>(
-        args, stream, 202896, moek_up_down_bf16_h0_on_sm90_m80n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_bf16_h0_on_sm90_m80n256s4w12, up_down, 384, 202896,
+    80, 256, 4, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_up_down_fp16_h0_on_sm90_m80n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp16_h0_on_sm90_m80n256s4w12_k_(
-    const __grid_constant__ moek_up_down_<80, 256, 4, moek_format_fp16_>::params p)
-{
-    moek_up_down_<80, 256, 4, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp16_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<80, 256, 4, moek_format_fp16_>(
-        args, stream, 202896, moek_up_down_fp16_h0_on_sm90_m80n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp16_h0_on_sm90_m80n256s4w12, up_down, 384, 202896,
+    80, 256, 4, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8T, 0, 0, 90, moek_up_down_fp8t_h0_on_sm90_m80n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp8t_h0_on_sm90_m80n256s4w12_k_(
-    const __grid_constant__ moek_up_down_<80, 256, 4, moek_format_fp8t_>::params p)
-{
-    moek_up_down_<80, 256, 4, moek_format_fp8t_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp8t_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<80, 256, 4, moek_format_fp8t_>(
-        args, stream, 202896, moek_up_down_fp8t_h0_on_sm90_m80n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp8t_h0_on_sm90_m80n256s4w12, up_down, 384, 202896,
+    80, 256, 4, moek_format_fp8t_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP8B128, 0, 0, 90, moek_up_down_fp8b128_h0_on_sm90_m80n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp8b128_h0_on_sm90_m80n256s4w12_k_(
-    const __grid_constant__ moek_up_down_<80, 256, 4, moek_format_fp8b128_>::params p)
-{
-    moek_up_down_<80, 256, 4, moek_format_fp8b128_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp8b128_h0_on_sm90_m80n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<80, 256, 4, moek_format_fp8b128_>(
-        args, stream, 204240, moek_up_down_fp8b128_h0_on_sm90_m80n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp8b128_h0_on_sm90_m80n256s4w12, up_down, 384, 204240,
+    80, 256, 4, moek_format_fp8b128_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_up_down_bf16_h0_on_sm90_m112n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_bf16_h0_on_sm90_m112n256s4w12_k_(
-    const __grid_constant__ moek_up_down_<112, 256, 4, moek_format_bf16_>::params p)
-{
-    moek_up_down_<112, 256, 4, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_bf16_h0_on_sm90_m112n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<112, 256, 4, moek_format_bf16_>(
-        args, stream, 229008, moek_up_down_bf16_h0_on_sm90_m112n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_bf16_h0_on_sm90_m112n256s4w12, up_down, 384, 229008,
+    112, 256, 4, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_up_down_fp16_h0_on_sm90_m112n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp16_h0_on_sm90_m112n256s4w12_k_(
-    const __grid_constant__ moek_up_down_<112, 256, 4, moek_format_fp16_>::params p)
-{
-    moek_up_down_<112, 256, 4, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp16_h0_on_sm90_m112n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<112, 256, 4, moek_format_fp16_>(
-        args, stream, 229008, moek_up_down_fp16_h0_on_sm90_m112n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp16_h0_on_sm90_m112n256s4w12, up_down, 384, 229008,
+    112, 256, 4, moek_format_fp16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_BF16, 0, 0, 90, moek_up_down_bf16_h0_on_sm90_m144n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_bf16_h0_on_sm90_m144n256s4w12_k_(
-    const __grid_constant__ moek_up_down_<144, 256, 4, moek_format_bf16_>::params p)
-{
-    moek_up_down_<144, 256, 4, moek_format_bf16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_bf16_h0_on_sm90_m144n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<144, 256, 4, moek_format_bf16_>(
-        args, stream, 229008, moek_up_down_bf16_h0_on_sm90_m144n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_bf16_h0_on_sm90_m144n256s4w12, up_down, 384, 229008,
+    144, 256, 4, moek_format_bf16_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_FP16, 0, 0, 90, moek_up_down_fp16_h0_on_sm90_m144n256s4w12)
-static __global__ void MOEK_SM90_BOUNDS_(384)
-moek_up_down_fp16_h0_on_sm90_m144n256s4w12_k_(
-    const __grid_constant__ moek_up_down_<144, 256, 4, moek_format_fp16_>::params p)
-{
-    moek_up_down_<144, 256, 4, moek_format_fp16_>::run(&p);
-}
-MOEK_LAUNCHER moek_up_down_fp16_h0_on_sm90_m144n256s4w12(const void *args, moek_stream stream)
-{
-    return moek_launch_up_down_<144, 256, 4, moek_format_fp16_>(
-        args, stream, 229008, moek_up_down_fp16_h0_on_sm90_m144n256s4w12_k_);
-}
+MOEK_WGMMA_ROW_(moek_up_down_fp16_h0_on_sm90_m144n256s4w12, up_down, 384, 229008,
+    144, 256, 4, moek_format_fp16_)
 #endif
 #endif

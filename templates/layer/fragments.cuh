@@ -755,4 +755,26 @@ static MOEK_UNUSED moek_status moek_launch_layer_fragments_(
     return MOEK_LAUNCH_LAYER_(HOPPER, kernel, blocks, K::THREADS,
                               p.fit.act + p.fit.factors + p.fit.pages + K::RING, stream, p);
 }
+
+/* A row of the table: its kernel, or two, the second for zero points, and their launcher.  SM: SM80, SM90.  Behind
+ * `threads`: the parameters of moek_layer_fragments_. */
+#define MOEK_LAYER_FRAGMENTS_KERNEL_(name, SM, threads, zero, ...) \
+    static __global__ void MOEK_##SM##_BOUNDS_(threads) \
+    name(const __grid_constant__ moek_layer_fragments_<__VA_ARGS__>::params p) \
+    { \
+        MOEK_IN_##SM##_(moek_layer_fragments_<__VA_ARGS__>::run(&p, zero);) \
+    }
+#define MOEK_LAYER_FRAGMENTS_ROW_(row, SM, threads, ...) \
+    MOEK_LAYER_FRAGMENTS_KERNEL_(row##_k_, SM, threads, 0, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_layer_fragments_<__VA_ARGS__>(args, stream, row##_k_); \
+    }
+#define MOEK_LAYER_FRAGMENTS_ZERO_ROW_(row, SM, threads, ...) \
+    MOEK_LAYER_FRAGMENTS_KERNEL_(row##_k_, SM, threads, 0, __VA_ARGS__) \
+    MOEK_LAYER_FRAGMENTS_KERNEL_(row##_zero_, SM, threads, 1, __VA_ARGS__) \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_layer_fragments_<__VA_ARGS__>(args, stream, row##_k_, row##_zero_); \
+    }
 #endif

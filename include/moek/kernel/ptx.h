@@ -772,7 +772,13 @@ MOEK_DEVICE uint2 moek_to_e4m3x8_(const float x[8])
 
 /* What a kernel of a row does: nothing where there is no code for its architecture.  Rows of sm80 have code for all. */
 #define MOEK_SM80_THREADS_(threads) threads
+#define MOEK_SM80_BOUNDS_(threads) __launch_bounds__(threads, 1)
 #define MOEK_IN_SM80_(...) __VA_ARGS__
+#if defined(MOEK_SM90_CODE_)
+#define MOEK_IN_SM90_(...) __VA_ARGS__
+#else
+#define MOEK_IN_SM90_(...)
+#endif
 #if defined(MOEK_SM89_CODE_)
 #define MOEK_IN_SM89_(...) __VA_ARGS__
 #else

@@ -117,4 +117,17 @@ MOEK_DEVICE void moek_store_sums_(const float *sum, int m, int gated, unsigned c
     }
 }
 #endif
+
+/* A row of the table whose body is moek_FAMILY_: its kernel, with maps for TMA beside the arguments, and its launcher.
+ * Behind `shared`: the parameters of the body. */
+#define MOEK_WGMMA_ROW_(row, family, threads, shared, ...) \
+    static __global__ void MOEK_SM90_BOUNDS_(threads) \
+    row##_k_(const __grid_constant__ moek_##family##_<__VA_ARGS__>::params p) \
+    { \
+        moek_##family##_<__VA_ARGS__>::run(&p); \
+    } \
+    MOEK_LAUNCHER row(const void *args, moek_stream stream) \
+    { \
+        return moek_launch_##family##_<__VA_ARGS__>(args, stream, shared, row##_k_); \
+    }
 #endif
