@@ -22,8 +22,8 @@ from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQu
 from transformers.quantizers.quantizer_mxfp4 import Mxfp4HfQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
 
+import moek_layers
 import moek_torch
-import moek_transformers
 from moek_torch import DTYPES, UP_SCALES_SEPARATE, settings
 
 _spec = importlib.util.spec_from_file_location("moek_names", settings["moek"] / "generated" / "moek_names.py")
@@ -64,7 +64,7 @@ def pack(module, suffixes, shapes, **fields):
 
 def _moved(module, act, recurse=True):
     """In the place of _apply, behind to(), cuda() and their like: what was tiled is tiled in its new place, too."""
-    tiled = moek_transformers.tiled_names(module)
+    tiled = moek_layers.tiled_names(module)
     type(module)._apply(module, act, recurse)
     for name in tiled:
         moek_torch.mark(module._parameters[name], True)
@@ -72,13 +72,13 @@ def _moved(module, act, recurse=True):
 
 
 def _untile(module, state_dict, prefix, *_):
-    moek_transformers.untile(module, [name for name in module._parameters if prefix + name in state_dict])
+    moek_layers.untile(module, [name for name in module._parameters if prefix + name in state_dict])
 
 
 @torch.no_grad()
 def _untiled(module, state_dict, prefix, _):
-    if moek_transformers.is_tiled(module):
-        state_dict.update({prefix + name: copy for name, copy in moek_transformers.untiled(module).items()})
+    if moek_layers.is_tiled(module):
+        state_dict.update({prefix + name: copy for name, copy in moek_layers.untiled(module).items()})
 
 
 def _forward(self, *args, **kwargs):
@@ -98,7 +98,7 @@ def _reason(module, multiple):
         return f"{odd[0]} rows or columns of its weights are no multiple of {multiple}"
     if getattr(module, "has_post_expert_norm", False):
         return "it has a norm behind each expert"
-    if not moek_transformers._activation(module, torch.device("cpu")):
+    if not moek_layers.activation(module, torch.device("cpu")):
         return "its activation is none of moek's"
     return None
 
@@ -140,12 +140,12 @@ class Packing:
     def _pack(self, model):
         """Packs all experts that the checkpoint has packed, or none."""
         self.conversions = get_model_conversion_mapping(model)
-        of = {name: module for name, module in model.named_modules() if moek_transformers._decorated(module)
+        of = {name: module for name, module in model.named_modules() if moek_layers.decorated(module)
               and module.config._experts_implementation == "moek" and self.is_packed(name, module)}
         for name, module in of.items():
             why = self.reason(name, module)
             if why:
-                moek_transformers._warn(f"moek does not read experts of {type(module).__name__} as they are packed, "
+                moek_layers.warn(f"moek does not read experts of {type(module).__name__} as they are packed, "
                                         f"and leaves them to transformers' unpacking: {why}")
                 return ()
         for name, module in of.items():

@@ -43,6 +43,7 @@ except (ImportError, AssertionError) as missing:
     print("0 passed, 0 failed, 1 skipped")
     sys.exit()
 
+import moek_layers
 import moek_torch
 import moek_transformers
 
@@ -239,7 +240,7 @@ def compiled():
     x, chosen, share = some(5)
     block = fresh.model.layers[0].mlp.experts
     torch.library.opcheck(torch.ops.moek.experts.default, (
-        x, chosen, share, *moek_transformers._weights(block), *block._moek.formula, False))
+        x, chosen, share, *moek_layers.weights_of(block), *block._moek.formula, False))
 
 
 def capturable(model, ids):
@@ -397,11 +398,11 @@ def check_packed(folder, dequantize, rounded=0, tiles=False):
     model, said = told(lambda: load(folder))
     assert not said, said
     blocks = packed_blocks(model)
-    assert blocks and all(moek_transformers._weights(block).w_up.dtype not in moek_torch.DTYPES for block in blocks)
+    assert blocks and all(moek_layers.weights_of(block).w_up.dtype not in moek_torch.DTYPES for block in blocks)
     plain = load(folder, "eager", quantization_config=dequantize)
     text = check(plain, model, build_exact(plain), rounded)
     tiles = tiles and DEVICE == "cuda" and torch.cuda.get_device_capability()[0] == 9
-    assert all(moek_transformers.is_tiled(block) == tiles for block in blocks)
+    assert all(moek_layers.is_tiled(block) == tiles for block in blocks)
     before, want = load_file(folder / "model.safetensors"), model(prompt()).logits
     model.save_pretrained(folder / "again")
     after = load_file(folder / "again" / "model.safetensors")
@@ -588,7 +589,7 @@ def check_unpacked(folder, word, fails=False, **more):
 
 
 def told(act):
-    moek_transformers._warned.clear()
+    moek_layers._warned.clear()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         out = act()
@@ -797,12 +798,12 @@ def check_tiled(model, blocks):
         return block(x, chosen, share)
     states = [{key: value.clone() for key, value in block.state_dict().items()} for block in blocks]
     ys = [run(block) for block in blocks]
-    names = moek_transformers.tiled_names(one)
+    names = moek_layers.tiled_names(one)
     assert len(names) == 4 and off(*ys).min() > 0.1 and torch.equal(run(one), ys[0])
     assert all(torch.equal(value, states[0][key]) for key, value in one.state_dict().items())
     assert any(not torch.equal(value, states[0][key]) for key, value in one.named_parameters())
     for same in copy.deepcopy(one), one.to(DEVICE), one._apply(torch.clone), packed_blocks(copy.deepcopy(model))[0]:
-        assert torch.equal(run(same), ys[0]) and moek_transformers.is_tiled(same)
+        assert torch.equal(run(same), ys[0]) and moek_layers.is_tiled(same)
         assert all(torch.equal(value, states[0][key]) for key, value in same.state_dict().items())
     for how in "parameter", "assign", "load", "swapped":                   # what tells that these are a checkpoint's
         for some_names in [[name] for name in names] + [names]:
@@ -897,10 +898,22 @@ def check_refused(write, spoil, word):
         logging.getLogger("transformers").removeHandler(handler)
 
 
+def imports():
+    """No module here imports, at any place, a module that imports it."""
+    of = {file.stem: {name.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import)
+                      for name in node.names} |
+                     {node.module for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)}
+          for file in pathlib.Path(__file__).parent.glob("moek_*.py")}
+    while of:
+        free = {name for name in of if not of[name] & of.keys()}
+        assert free, f"a circle: {sorted(of)}"
+        of = {name: of[name] for name in of.keys() - free}
+
+
 def main():
     moek_transformers.register()
     tests = {name: (lambda name=name: check_class(name)) for name in CLASSES}
-    tests.update((f.__name__, f) for f in (two_lines, transposed, each_class, fp8, fp8_saved))
+    tests.update((f.__name__, f) for f in (imports, two_lines, transposed, each_class, fp8, fp8_saved))
     tests.update((f"mxfp4-{inter}", lambda inter=inter: mxfp4(inter)) for inter in (96, 128))
     tests.update((f"int4-{block}", lambda block=block: int4(block)) for block in (32, 64, 128, 0))
     tests.update((f.__name__, f) for f in (int4_and_others, int4_renamed, int4_unpacked, compiled, graphs, falls_back,
