@@ -95,7 +95,8 @@ static inline int rows_launch(const void *args, int again)
     areas_get(&now.areas, again);
     for (i = 0; again && i < now.buffers; i++) {
         const rows_buffer *const b = &now.buffer[i];
-        if (b->kind != ROWS_SCRATCH && memcmp(areas_again(&now.areas, b->got), b->got, b->bytes + 2 * ROWS_GUARD)) same = 0;
+        const unsigned char *const other = areas_again(&now.areas, b->got);
+        if (b->kind != ROWS_SCRATCH && memcmp(other, b->got, b->bytes + 2 * ROWS_GUARD)) same = 0;
     }
     if (again) CHECK(same, "%s: %s: a second run gave other bits", now.row->name, now.what);
     return same;
