@@ -198,7 +198,7 @@ static void add(const moek_format *f, int block)
     int p;
     if (!format_has(f, MOEK_OP_UP, 0)) return;
     for (p = 0; p < 2 && count < MOST_FORMATS; p++) {
-        if (!(layouts & 1 << p) || (p && f->only_blocks && f->x_bits < 16)) continue;
+        if (!(layouts & 1 << p)) continue;
         subjects[count].f = f;
         subjects[count].panels = p;
         subjects[count++].block = block;

@@ -10,26 +10,31 @@
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 6, moek_down_int8_a8_h0_on_amx_m48n16)
 MOEK_BYTES_ROW_(moek_down_int8_a8_h0_on_amx_m48n16,
-                DOWN, INT8_A8, 0, amx, AMX, NULL)
+                DOWN, INT8_A8, 0, amx, AMX, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 6, moek_down_mxfp4_s8_h0_on_amx_m48n16)
 MOEK_BYTES_ROW_(moek_down_mxfp4_s8_h0_on_amx_m48n16,
-                DOWN, MXFP4_S8, 0, amx, AMX, NULL)
+                DOWN, MXFP4_S8, 0, amx, AMX, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 6, moek_down_int4_s8_h0_b32_on_amx_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b32_on_amx_m48n16,
-                DOWN, INT4_S8, 32, amx, AMX, NULL)
+                DOWN, INT4_S8, 32, amx, AMX, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 6, moek_down_int4_s8_h0_b64_on_amx_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b64_on_amx_m48n16,
-                DOWN, INT4_S8, 64, amx, AMX, NULL)
+                DOWN, INT4_S8, 64, amx, AMX, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 6, moek_down_int4_s8_h0_b128_on_amx_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b128_on_amx_m48n16,
-                DOWN, INT4_S8, 128, amx, AMX, NULL)
+                DOWN, INT4_S8, 128, amx, AMX, NULL,
+                NULL, NULL)
 #endif
 #endif

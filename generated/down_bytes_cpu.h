@@ -10,21 +10,97 @@
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 0, moek_down_mxfp4_s8_h0_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_down_mxfp4_s8_h0_on_cpu_m48n16,
-                DOWN, MXFP4_S8, 0, cpu, CPU, NULL)
+                DOWN, MXFP4_S8, 0, cpu, CPU, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 0, moek_down_int4_s8_h0_b32_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b32_on_cpu_m48n16,
-                DOWN, INT4_S8, 32, cpu, CPU, NULL)
+                DOWN, INT4_S8, 32, cpu, CPU, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 0, moek_down_int4_s8_h0_b64_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b64_on_cpu_m48n16,
-                DOWN, INT4_S8, 64, cpu, CPU, NULL)
+                DOWN, INT4_S8, 64, cpu, CPU, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 0, moek_down_int4_s8_h0_b128_on_cpu_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b128_on_cpu_m48n16,
-                DOWN, INT4_S8, 128, cpu, CPU, NULL)
+                DOWN, INT4_S8, 128, cpu, CPU, NULL,
+                NULL, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q8_0_S8, 0, 0, 0, moek_down_q8_0_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q8_0_s8_h0_on_cpu_m48n16,
+                DOWN, Q8_0_S8, 0, cpu, CPU, NULL,
+                &moek_units_q8_0_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_0_S8, 0, 0, 0, moek_down_q4_0_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q4_0_s8_h0_on_cpu_m48n16,
+                DOWN, Q4_0_S8, 0, cpu, CPU, NULL,
+                &moek_units_q4_0_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_1_S8, 0, 0, 0, moek_down_q4_1_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q4_1_s8_h0_on_cpu_m48n16,
+                DOWN, Q4_1_S8, 0, cpu, CPU, NULL,
+                &moek_units_q4_1_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_0_S8, 0, 0, 0, moek_down_q5_0_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q5_0_s8_h0_on_cpu_m48n16,
+                DOWN, Q5_0_S8, 0, cpu, CPU, NULL,
+                &moek_units_q5_0_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_1_S8, 0, 0, 0, moek_down_q5_1_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q5_1_s8_h0_on_cpu_m48n16,
+                DOWN, Q5_1_S8, 0, cpu, CPU, NULL,
+                &moek_units_q5_1_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q2_K_S8, 0, 0, 0, moek_down_q2_k_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q2_k_s8_h0_on_cpu_m48n16,
+                DOWN, Q2_K_S8, 0, cpu, CPU, NULL,
+                &moek_units_q2_k_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q3_K_S8, 0, 0, 0, moek_down_q3_k_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q3_k_s8_h0_on_cpu_m48n16,
+                DOWN, Q3_K_S8, 0, cpu, CPU, NULL,
+                &moek_units_q3_k_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q4_K_S8, 0, 0, 0, moek_down_q4_k_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q4_k_s8_h0_on_cpu_m48n16,
+                DOWN, Q4_K_S8, 0, cpu, CPU, NULL,
+                &moek_units_q4_k_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q5_K_S8, 0, 0, 0, moek_down_q5_k_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q5_k_s8_h0_on_cpu_m48n16,
+                DOWN, Q5_K_S8, 0, cpu, CPU, NULL,
+                &moek_units_q5_k_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_Q6_K_S8, 0, 0, 0, moek_down_q6_k_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_q6_k_s8_h0_on_cpu_m48n16,
+                DOWN, Q6_K_S8, 0, cpu, CPU, NULL,
+                &moek_units_q6_k_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_NL_S8, 0, 0, 0, moek_down_iq4_nl_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_iq4_nl_s8_h0_on_cpu_m48n16,
+                DOWN, IQ4_NL_S8, 0, cpu, CPU, NULL,
+                &moek_units_iq4_nl_cpu_, NULL)
+#endif
+
+#if MOEK_INSTANCE_(MOEK_IQ4_XS_S8, 0, 0, 0, moek_down_iq4_xs_s8_h0_on_cpu_m48n16)
+MOEK_BYTES_ROW_(moek_down_iq4_xs_s8_h0_on_cpu_m48n16,
+                DOWN, IQ4_XS_S8, 0, cpu, CPU, NULL,
+                &moek_units_iq4_xs_cpu_, NULL)
 #endif
 #endif

@@ -10,26 +10,31 @@
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 13, moek_down_int8_a8_h0_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_down_int8_a8_h0_on_i8mm_m48n16,
-                DOWN, INT8_A8, 0, i8mm, I8MM, NULL)
+                DOWN, INT8_A8, 0, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 13, moek_down_mxfp4_s8_h0_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_down_mxfp4_s8_h0_on_i8mm_m48n16,
-                DOWN, MXFP4_S8, 0, i8mm, I8MM, NULL)
+                DOWN, MXFP4_S8, 0, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 13, moek_down_int4_s8_h0_b32_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b32_on_i8mm_m48n16,
-                DOWN, INT4_S8, 32, i8mm, I8MM, NULL)
+                DOWN, INT4_S8, 32, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 13, moek_down_int4_s8_h0_b64_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b64_on_i8mm_m48n16,
-                DOWN, INT4_S8, 64, i8mm, I8MM, NULL)
+                DOWN, INT4_S8, 64, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 13, moek_down_int4_s8_h0_b128_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_down_int4_s8_h0_b128_on_i8mm_m48n16,
-                DOWN, INT4_S8, 128, i8mm, I8MM, NULL)
+                DOWN, INT4_S8, 128, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 #endif

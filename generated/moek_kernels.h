@@ -1048,10 +1048,10 @@
 #if MOEK_WANT_(0, 0, 0, 0)
 #include "repack_cpu.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0)
+#if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0) || MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 0)
 #include "up_bytes_cpu.h"
 #endif
-#if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0)
+#if MOEK_WANT_(MOEK_MXFP4_S8, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0) || MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 0)
 #include "down_bytes_cpu.h"
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0) || MOEK_WANT_(MOEK_FP16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP8, 0, 0, 0) || MOEK_WANT_(MOEK_FP8T_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8C_A16, 0, 0, 0) || MOEK_WANT_(MOEK_FP8B128_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_MXFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_NVFP4_A4, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A8, 0, 0, 0) || MOEK_WANT_(MOEK_INT8_A16, 0, 0, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 32, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 64, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 128, 0) || MOEK_WANT_(MOEK_INT4_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q8_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_0_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_1_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q2_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q3_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q4_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q5_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_Q6_K_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_NL_A16, 0, 0, 0) || MOEK_WANT_(MOEK_IQ4_XS_A16, 0, 0, 0)
@@ -4580,76 +4580,76 @@ MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 12, 0, 0, moek_down_int4_s8_h0_b64_on_
 MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 12, 0, 0, moek_down_int4_s8_h0_b128_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"neon\", m = 48, n = 16 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q8_0_S8, 0, 32, 48, 12, 0, 0, moek_up_q8_0_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_S8, 0, 32, 48, 12, 0, 0, moek_up_q8_0_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q4_0_S8, 0, 32, 48, 12, 0, 0, moek_up_q4_0_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_S8, 0, 32, 48, 12, 0, 0, moek_up_q4_0_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q4_1_S8, 0, 32, 48, 12, 0, 0, moek_up_q4_1_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_S8, 0, 32, 48, 12, 0, 0, moek_up_q4_1_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q5_0_S8, 0, 32, 48, 12, 0, 0, moek_up_q5_0_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_S8, 0, 32, 48, 12, 0, 0, moek_up_q5_0_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q5_1_S8, 0, 32, 48, 12, 0, 0, moek_up_q5_1_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_S8, 0, 32, 48, 12, 0, 0, moek_up_q5_1_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q2_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q2_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q2_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q3_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q3_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q3_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q4_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q4_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q4_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q5_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q5_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q5_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_Q6_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q6_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_S8, 0, 256, 48, 12, 0, 0, moek_up_q6_k_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_S8, 0, 32, 48, 12, 0, 0, moek_up_iq4_nl_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_S8, 0, 32, 48, 12, 0, 0, moek_up_iq4_nl_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 12)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_S8, 0, 256, 48, 12, 0, 0, moek_up_iq4_xs_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_S8, 0, 256, 48, 12, 0, 0, moek_up_iq4_xs_s8_h0_on_neon_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_S8, 0, 32, 48, 12, 0, 0, moek_down_q8_0_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_S8, 0, 32, 48, 12, 0, 0, moek_down_q8_0_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_S8, 0, 32, 48, 12, 0, 0, moek_down_q4_0_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_S8, 0, 32, 48, 12, 0, 0, moek_down_q4_0_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_S8, 0, 32, 48, 12, 0, 0, moek_down_q4_1_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_S8, 0, 32, 48, 12, 0, 0, moek_down_q4_1_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_S8, 0, 32, 48, 12, 0, 0, moek_down_q5_0_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_S8, 0, 32, 48, 12, 0, 0, moek_down_q5_0_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_S8, 0, 32, 48, 12, 0, 0, moek_down_q5_1_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_S8, 0, 32, 48, 12, 0, 0, moek_down_q5_1_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q2_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q2_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q3_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q3_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q4_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q4_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q5_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q5_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q6_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_S8, 0, 256, 48, 12, 0, 0, moek_down_q6_k_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_S8, 0, 32, 48, 12, 0, 0, moek_down_iq4_nl_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_S8, 0, 32, 48, 12, 0, 0, moek_down_iq4_nl_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 12)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_S8, 0, 256, 48, 12, 0, 0, moek_down_iq4_xs_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_S8, 0, 256, 48, 12, 0, 0, moek_down_iq4_xs_s8_h0_on_neon_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"neon\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 12)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 12, 0, 0, moek_up_bf16_h0_on_neon_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"neon\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -5336,76 +5336,76 @@ MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 5, 0, 0, moek_down_int4_s8_h0_b64_on_a
 MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 5, 0, 0, moek_down_int4_s8_h0_b128_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"avx512\", m = 48, n = 16 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q8_0_S8, 0, 32, 48, 5, 0, 0, moek_up_q8_0_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_S8, 0, 32, 48, 5, 0, 0, moek_up_q8_0_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q4_0_S8, 0, 32, 48, 5, 0, 0, moek_up_q4_0_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_S8, 0, 32, 48, 5, 0, 0, moek_up_q4_0_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q4_1_S8, 0, 32, 48, 5, 0, 0, moek_up_q4_1_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_S8, 0, 32, 48, 5, 0, 0, moek_up_q4_1_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q5_0_S8, 0, 32, 48, 5, 0, 0, moek_up_q5_0_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_S8, 0, 32, 48, 5, 0, 0, moek_up_q5_0_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q5_1_S8, 0, 32, 48, 5, 0, 0, moek_up_q5_1_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_S8, 0, 32, 48, 5, 0, 0, moek_up_q5_1_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q2_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q2_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q2_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q3_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q3_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q3_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q4_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q4_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q4_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q5_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q5_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q5_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_Q6_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q6_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_S8, 0, 256, 48, 5, 0, 0, moek_up_q6_k_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_S8, 0, 32, 48, 5, 0, 0, moek_up_iq4_nl_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_S8, 0, 32, 48, 5, 0, 0, moek_up_iq4_nl_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 5)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_S8, 0, 256, 48, 5, 0, 0, moek_up_iq4_xs_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_S8, 0, 256, 48, 5, 0, 0, moek_up_iq4_xs_s8_h0_on_avx512_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_S8, 0, 32, 48, 5, 0, 0, moek_down_q8_0_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_S8, 0, 32, 48, 5, 0, 0, moek_down_q8_0_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_S8, 0, 32, 48, 5, 0, 0, moek_down_q4_0_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_S8, 0, 32, 48, 5, 0, 0, moek_down_q4_0_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_S8, 0, 32, 48, 5, 0, 0, moek_down_q4_1_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_S8, 0, 32, 48, 5, 0, 0, moek_down_q4_1_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_S8, 0, 32, 48, 5, 0, 0, moek_down_q5_0_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_S8, 0, 32, 48, 5, 0, 0, moek_down_q5_0_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_S8, 0, 32, 48, 5, 0, 0, moek_down_q5_1_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_S8, 0, 32, 48, 5, 0, 0, moek_down_q5_1_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q2_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q2_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q3_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q3_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q4_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q4_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q5_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q5_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q6_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_S8, 0, 256, 48, 5, 0, 0, moek_down_q6_k_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_S8, 0, 32, 48, 5, 0, 0, moek_down_iq4_nl_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_S8, 0, 32, 48, 5, 0, 0, moek_down_iq4_nl_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 5)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_S8, 0, 256, 48, 5, 0, 0, moek_down_iq4_xs_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_S8, 0, 256, 48, 5, 0, 0, moek_down_iq4_xs_s8_h0_on_avx512_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"avx512\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 5)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 5, 0, 0, moek_up_bf16_h0_on_avx512_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"avx512\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -6062,76 +6062,76 @@ MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 2, 0, 0, moek_down_int4_s8_h0_b64_on_a
 MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 2, 0, 0, moek_down_int4_s8_h0_b128_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"avx2\", m = 48, n = 16 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q8_0_S8, 0, 32, 48, 2, 0, 0, moek_up_q8_0_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_S8, 0, 32, 48, 2, 0, 0, moek_up_q8_0_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q4_0_S8, 0, 32, 48, 2, 0, 0, moek_up_q4_0_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_S8, 0, 32, 48, 2, 0, 0, moek_up_q4_0_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q4_1_S8, 0, 32, 48, 2, 0, 0, moek_up_q4_1_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_S8, 0, 32, 48, 2, 0, 0, moek_up_q4_1_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q5_0_S8, 0, 32, 48, 2, 0, 0, moek_up_q5_0_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_S8, 0, 32, 48, 2, 0, 0, moek_up_q5_0_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q5_1_S8, 0, 32, 48, 2, 0, 0, moek_up_q5_1_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_S8, 0, 32, 48, 2, 0, 0, moek_up_q5_1_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q2_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q2_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q2_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q3_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q3_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q3_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q4_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q4_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q4_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q5_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q5_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q5_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_Q6_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q6_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_S8, 0, 256, 48, 2, 0, 0, moek_up_q6_k_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_IQ4_NL_S8, 0, 32, 48, 2, 0, 0, moek_up_iq4_nl_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_S8, 0, 32, 48, 2, 0, 0, moek_up_iq4_nl_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 2)
-MOEK_KERNEL(UP, MOEK_IQ4_XS_S8, 0, 256, 48, 2, 0, 0, moek_up_iq4_xs_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_S8, 0, 256, 48, 2, 0, 0, moek_up_iq4_xs_s8_h0_on_avx2_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q8_0_S8, 0, 32, 48, 2, 0, 0, moek_down_q8_0_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_S8, 0, 32, 48, 2, 0, 0, moek_down_q8_0_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q4_0_S8, 0, 32, 48, 2, 0, 0, moek_down_q4_0_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_S8, 0, 32, 48, 2, 0, 0, moek_down_q4_0_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q4_1_S8, 0, 32, 48, 2, 0, 0, moek_down_q4_1_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_S8, 0, 32, 48, 2, 0, 0, moek_down_q4_1_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q5_0_S8, 0, 32, 48, 2, 0, 0, moek_down_q5_0_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_S8, 0, 32, 48, 2, 0, 0, moek_down_q5_0_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q5_1_S8, 0, 32, 48, 2, 0, 0, moek_down_q5_1_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_S8, 0, 32, 48, 2, 0, 0, moek_down_q5_1_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q2_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q2_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q2_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q3_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q3_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q3_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q4_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q4_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q4_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q5_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q5_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q5_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_Q6_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q6_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_S8, 0, 256, 48, 2, 0, 0, moek_down_q6_k_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_IQ4_NL_S8, 0, 32, 48, 2, 0, 0, moek_down_iq4_nl_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_S8, 0, 32, 48, 2, 0, 0, moek_down_iq4_nl_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 2)
-MOEK_KERNEL(DOWN, MOEK_IQ4_XS_S8, 0, 256, 48, 2, 0, 0, moek_down_iq4_xs_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_S8, 0, 256, 48, 2, 0, 0, moek_down_iq4_xs_s8_h0_on_avx2_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"avx2\", m = 48, n = 16 },", 0, MOEK_READS_BLOCKS | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 2)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 2, 0, 0, moek_up_bf16_h0_on_avx2_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"avx2\", m = 48, n = 32 },", 0, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
@@ -6810,6 +6810,78 @@ MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 0, 0, 0, moek_down_int4_s8_h0_b64_on_c
 #endif
 #if MOEK_WANT_(MOEK_INT4_S8, 0, 128, 0)
 MOEK_KERNEL(DOWN, MOEK_INT4_S8, 0, 2, 48, 0, 0, 0, moek_down_int4_s8_h0_b128_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"int4_s8\", hidden = 0, block = 128, arch = \"cpu\", m = 48, n = 16 },", 128, MOEK_READS_CHECKPOINT | MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q8_0_S8, 0, 32, 48, 0, 0, 0, moek_up_q8_0_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_0_S8, 0, 32, 48, 0, 0, 0, moek_up_q4_0_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_1_S8, 0, 32, 48, 0, 0, 0, moek_up_q4_1_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_0_S8, 0, 32, 48, 0, 0, 0, moek_up_q5_0_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_1_S8, 0, 32, 48, 0, 0, 0, moek_up_q5_1_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q2_K_S8, 0, 256, 48, 0, 0, 0, moek_up_q2_k_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q3_K_S8, 0, 256, 48, 0, 0, 0, moek_up_q3_k_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q4_K_S8, 0, 256, 48, 0, 0, 0, moek_up_q4_k_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q5_K_S8, 0, 256, 48, 0, 0, 0, moek_up_q5_k_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_Q6_K_S8, 0, 256, 48, 0, 0, 0, moek_up_q6_k_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_NL_S8, 0, 32, 48, 0, 0, 0, moek_up_iq4_nl_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 0)
+MOEK_KERNEL(UP, MOEK_IQ4_XS_S8, 0, 256, 48, 0, 0, 0, moek_up_iq4_xs_s8_h0_on_cpu_m48n16, "{ op = \"up\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q8_0_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q8_0_S8, 0, 32, 48, 0, 0, 0, moek_down_q8_0_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q8_0_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_0_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_0_S8, 0, 32, 48, 0, 0, 0, moek_down_q4_0_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_0_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_1_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_1_S8, 0, 32, 48, 0, 0, 0, moek_down_q4_1_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_1_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_0_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_0_S8, 0, 32, 48, 0, 0, 0, moek_down_q5_0_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_0_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_1_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_1_S8, 0, 32, 48, 0, 0, 0, moek_down_q5_1_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_1_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q2_K_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q2_K_S8, 0, 256, 48, 0, 0, 0, moek_down_q2_k_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q2_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q3_K_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q3_K_S8, 0, 256, 48, 0, 0, 0, moek_down_q3_k_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q3_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q4_K_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q4_K_S8, 0, 256, 48, 0, 0, 0, moek_down_q4_k_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q4_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q5_K_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q5_K_S8, 0, 256, 48, 0, 0, 0, moek_down_q5_k_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q5_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_Q6_K_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_Q6_K_S8, 0, 256, 48, 0, 0, 0, moek_down_q6_k_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"q6_k_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_NL_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_NL_S8, 0, 32, 48, 0, 0, 0, moek_down_iq4_nl_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_nl_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
+#endif
+#if MOEK_WANT_(MOEK_IQ4_XS_S8, 0, 0, 0)
+MOEK_KERNEL(DOWN, MOEK_IQ4_XS_S8, 0, 256, 48, 0, 0, 0, moek_down_iq4_xs_s8_h0_on_cpu_m48n16, "{ op = \"down\", template = \"gemm_bytes\", quant = \"iq4_xs_s8\", hidden = 0, arch = \"cpu\", m = 48, n = 16 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)
 #endif
 #if MOEK_WANT_(MOEK_BF16, 0, 0, 0)
 MOEK_KERNEL(UP, MOEK_BF16, 0, 1, 48, 0, 0, 0, moek_up_bf16_h0_on_cpu_m48n32, "{ op = \"up\", template = \"gemm_panel\", quant = \"bf16\", hidden = 0, arch = \"cpu\", m = 48, n = 32 },", 0, MOEK_READS_PANELS, MOEK_TRAIT_ROW_BLOCKS, 0, 0, 0, 0, 0, 0)

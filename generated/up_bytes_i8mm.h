@@ -10,26 +10,31 @@
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 13, moek_up_int8_a8_h0_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_up_int8_a8_h0_on_i8mm_m48n16,
-                UP, INT8_A8, 0, i8mm, I8MM, NULL)
+                UP, INT8_A8, 0, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 13, moek_up_mxfp4_s8_h0_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_up_mxfp4_s8_h0_on_i8mm_m48n16,
-                UP, MXFP4_S8, 0, i8mm, I8MM, NULL)
+                UP, MXFP4_S8, 0, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 13, moek_up_int4_s8_h0_b32_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b32_on_i8mm_m48n16,
-                UP, INT4_S8, 32, i8mm, I8MM, NULL)
+                UP, INT4_S8, 32, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 13, moek_up_int4_s8_h0_b64_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b64_on_i8mm_m48n16,
-                UP, INT4_S8, 64, i8mm, I8MM, NULL)
+                UP, INT4_S8, 64, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 13, moek_up_int4_s8_h0_b128_on_i8mm_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b128_on_i8mm_m48n16,
-                UP, INT4_S8, 128, i8mm, I8MM, NULL)
+                UP, INT4_S8, 128, i8mm, I8MM, NULL,
+                NULL, NULL)
 #endif
 #endif

@@ -10,86 +10,103 @@
 
 #if MOEK_INSTANCE_(MOEK_INT8_A8, 0, 0, 12, moek_up_int8_a8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_int8_a8_h0_on_neon_m48n16,
-                UP, INT8_A8, 0, neon, NEON, NULL)
+                UP, INT8_A8, 0, neon, NEON, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_MXFP4_S8, 0, 0, 12, moek_up_mxfp4_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_mxfp4_s8_h0_on_neon_m48n16,
-                UP, MXFP4_S8, 0, neon, NEON, NULL)
+                UP, MXFP4_S8, 0, neon, NEON, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 32, 12, moek_up_int4_s8_h0_b32_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b32_on_neon_m48n16,
-                UP, INT4_S8, 32, neon, NEON, NULL)
+                UP, INT4_S8, 32, neon, NEON, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 64, 12, moek_up_int4_s8_h0_b64_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b64_on_neon_m48n16,
-                UP, INT4_S8, 64, neon, NEON, NULL)
+                UP, INT4_S8, 64, neon, NEON, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_INT4_S8, 0, 128, 12, moek_up_int4_s8_h0_b128_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_int4_s8_h0_b128_on_neon_m48n16,
-                UP, INT4_S8, 128, neon, NEON, NULL)
+                UP, INT4_S8, 128, neon, NEON, NULL,
+                NULL, NULL)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q8_0_S8, 0, 0, 12, moek_up_q8_0_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q8_0_s8_h0_on_neon_m48n16,
-                UP, Q8_0_S8, 0, neon, NEON, &moek_blocks_q8_0_s8_neon_)
+                UP, Q8_0_S8, 0, neon, NEON, &moek_blocks_q8_0_s8_neon_,
+                &moek_units_q8_0_neon_, moek_tile_unit_bytes_q8_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_0_S8, 0, 0, 12, moek_up_q4_0_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q4_0_s8_h0_on_neon_m48n16,
-                UP, Q4_0_S8, 0, neon, NEON, &moek_blocks_q4_0_s8_neon_)
+                UP, Q4_0_S8, 0, neon, NEON, &moek_blocks_q4_0_s8_neon_,
+                &moek_units_q4_0_neon_, moek_tile_unit_bytes_q4_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_1_S8, 0, 0, 12, moek_up_q4_1_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q4_1_s8_h0_on_neon_m48n16,
-                UP, Q4_1_S8, 0, neon, NEON, &moek_blocks_q4_1_s8_neon_)
+                UP, Q4_1_S8, 0, neon, NEON, &moek_blocks_q4_1_s8_neon_,
+                &moek_units_q4_1_neon_, moek_tile_unit_bytes_q4_1_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_0_S8, 0, 0, 12, moek_up_q5_0_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q5_0_s8_h0_on_neon_m48n16,
-                UP, Q5_0_S8, 0, neon, NEON, &moek_blocks_q5_0_s8_neon_)
+                UP, Q5_0_S8, 0, neon, NEON, &moek_blocks_q5_0_s8_neon_,
+                &moek_units_q5_0_neon_, moek_tile_unit_bytes_q5_0_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_1_S8, 0, 0, 12, moek_up_q5_1_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q5_1_s8_h0_on_neon_m48n16,
-                UP, Q5_1_S8, 0, neon, NEON, &moek_blocks_q5_1_s8_neon_)
+                UP, Q5_1_S8, 0, neon, NEON, &moek_blocks_q5_1_s8_neon_,
+                &moek_units_q5_1_neon_, moek_tile_unit_bytes_q5_1_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q2_K_S8, 0, 0, 12, moek_up_q2_k_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q2_k_s8_h0_on_neon_m48n16,
-                UP, Q2_K_S8, 0, neon, NEON, &moek_blocks_q2_k_s8_neon_)
+                UP, Q2_K_S8, 0, neon, NEON, &moek_blocks_q2_k_s8_neon_,
+                &moek_units_q2_k_neon_, moek_tile_unit_bytes_q2_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q3_K_S8, 0, 0, 12, moek_up_q3_k_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q3_k_s8_h0_on_neon_m48n16,
-                UP, Q3_K_S8, 0, neon, NEON, &moek_blocks_q3_k_s8_neon_)
+                UP, Q3_K_S8, 0, neon, NEON, &moek_blocks_q3_k_s8_neon_,
+                &moek_units_q3_k_neon_, moek_tile_unit_bytes_q3_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q4_K_S8, 0, 0, 12, moek_up_q4_k_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q4_k_s8_h0_on_neon_m48n16,
-                UP, Q4_K_S8, 0, neon, NEON, &moek_blocks_q4_k_s8_neon_)
+                UP, Q4_K_S8, 0, neon, NEON, &moek_blocks_q4_k_s8_neon_,
+                &moek_units_q4_k_neon_, moek_tile_unit_bytes_q4_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q5_K_S8, 0, 0, 12, moek_up_q5_k_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q5_k_s8_h0_on_neon_m48n16,
-                UP, Q5_K_S8, 0, neon, NEON, &moek_blocks_q5_k_s8_neon_)
+                UP, Q5_K_S8, 0, neon, NEON, &moek_blocks_q5_k_s8_neon_,
+                &moek_units_q5_k_neon_, moek_tile_unit_bytes_q5_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_Q6_K_S8, 0, 0, 12, moek_up_q6_k_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_q6_k_s8_h0_on_neon_m48n16,
-                UP, Q6_K_S8, 0, neon, NEON, &moek_blocks_q6_k_s8_neon_)
+                UP, Q6_K_S8, 0, neon, NEON, &moek_blocks_q6_k_s8_neon_,
+                &moek_units_q6_k_neon_, moek_tile_unit_bytes_q6_k_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_NL_S8, 0, 0, 12, moek_up_iq4_nl_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_iq4_nl_s8_h0_on_neon_m48n16,
-                UP, IQ4_NL_S8, 0, neon, NEON, &moek_blocks_iq4_nl_s8_neon_)
+                UP, IQ4_NL_S8, 0, neon, NEON, &moek_blocks_iq4_nl_s8_neon_,
+                &moek_units_iq4_nl_neon_, moek_tile_unit_bytes_iq4_nl_neon_)
 #endif
 
 #if MOEK_INSTANCE_(MOEK_IQ4_XS_S8, 0, 0, 12, moek_up_iq4_xs_s8_h0_on_neon_m48n16)
 MOEK_BYTES_ROW_(moek_up_iq4_xs_s8_h0_on_neon_m48n16,
-                UP, IQ4_XS_S8, 0, neon, NEON, &moek_blocks_iq4_xs_s8_neon_)
+                UP, IQ4_XS_S8, 0, neon, NEON, &moek_blocks_iq4_xs_s8_neon_,
+                &moek_units_iq4_xs_neon_, moek_tile_unit_bytes_iq4_xs_neon_)
 #endif
 #endif

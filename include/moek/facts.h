@@ -115,10 +115,10 @@ size_t moek_element_bytes(int element, size_t columns)
 {
     return element > 0 && element < MOEK_ELEMENT_COUNT_ ? (columns * (size_t)moek_element_bits_[element] + 7) / 8 : 0;
 }
-/* Do weights lie in blocks of a file, and not tiled, or in panels (where x is T)? */
+/* Do weights lie in blocks of a file, and not tiled, or in panels? */
 static int moek_in_blocks_(const moek_format *f, int weight_layout)
 {
-    if (f->only_blocks) return (weight_layout != MOEK_WEIGHTS_PANELS || f->x_bits < 16) &&
+    if (f->only_blocks) return weight_layout != MOEK_WEIGHTS_PANELS &&
                                (weight_layout != MOEK_WEIGHTS_TILED || f->tiled != MOEK_READS_FRAGMENTS);
     return weight_layout == MOEK_WEIGHTS_BLOCKS && moek_block_of(f->file_type);
 }

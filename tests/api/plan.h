@@ -552,21 +552,17 @@ static void file_blocks_of(const moek_format *f)
     REFUSED(of_quant(&c, f->number); c.inter += f->file_columns / 2, E_ARGUMENT, says);
     REFUSED(of_quant(&c, f->number); c.hidden += 8, E_ARGUMENT, says);
     REFUSED(of_quant(&c, f->number); c.inter_offset = f->file_columns, E_ARGUMENT, "begin with a block of");
-    if (!format_in_panels(f))
-        REFUSED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_PANELS, E_ARGUMENT,
-                "in blocks of GGUF files alone");
     if (f->tiled == MOEK_READS_FRAGMENTS && format_has(f, MOEK_OP_UP, 0))      /* (this build may leave it out) */
         REFUSED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_TILED; c.inter = c.hidden = 512; c.backend =
                 MOEK_BACKEND_CPU, E_BACKEND, "does not support MOEK_WEIGHTS_TILED");
     if (f->tiled != MOEK_READS_FRAGMENTS)
         REFUSED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_TILED, E_ARGUMENT,
-                "in blocks of GGUF files alone");
+                "or, on a CPU, set MOEK_WEIGHTS_PANELS (2)");
     CHECK(moek_weight_bytes(f, MOEK_WEIGHTS_TILED, 512) == moek_weight_bytes(f, 0, 512) &&
           moek_weight_bytes(f, 0, 512) == 512 / (size_t)f->file_columns * (size_t)f->file_bytes, "%s: tiled", f->name);
     if (!served(f->number)) return;
     ACCEPTED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_BLOCKS);
-    if (format_in_panels(f))
-        ACCEPTED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_PANELS; c.backend = MOEK_BACKEND_CPU);
+    ACCEPTED(of_quant(&c, f->number); c.weight_layout = MOEK_WEIGHTS_PANELS; c.backend = MOEK_BACKEND_CPU);
     ACCEPTED(of_quant(&c, f->number));
     if (mem_can_run(80) && format_has(f, MOEK_OP_UP, 80))
         ACCEPTED(of_quant(&c, f->number); c.backend = MOEK_BACKEND_SM80);

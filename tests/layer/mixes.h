@@ -54,8 +54,8 @@ static void mix_case(const moek_format *up, const moek_format *down, int turn)
 {
     const int options = (turn % 2 ? LAYER_BIAS : LAYER_LOGITS) | (turn % 3 ? LAYER_ZERO : 0) |
                         (turn % 5 < 2 ? LAYER_STATIC : 0);
-    const int panels = !layer_arch && turn % 4 == 2 && format_in_panels(up) && format_in_panels(down);
     moek_config c = mix_of(up, down, turn);
+    const int panels = !layer_arch && turn % 4 == 2 && c.weight_layout != MOEK_WEIGHTS_BLOCKS;
     char what[96];
     uint16_t *y;
     layer l;

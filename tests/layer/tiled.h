@@ -252,7 +252,7 @@ static void test_panels(void)
     int i, t, turn = 0;
     for (i = 0; i < FORMATS && layer_arch < MOEK_ARCH_SM80; i++)
         for (t = 0; t < (quick_set ? 2 : 10); t++, turn++)
-            if (format_has(format_at(i), MOEK_OP_UP, MOEK_ARCH_CPU) && format_in_panels(format_at(i)))
+            if (format_has(format_at(i), MOEK_OP_UP, MOEK_ARCH_CPU))
                 panels_case(format_at(i)->number, tokens[turn % 5], turn);
 }
 /* Weights as fragments: all tile heights; layouts, T, biases and activations by turns.  Weights as they come are

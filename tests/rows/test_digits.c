@@ -21,7 +21,7 @@
 #include "../oracle/ref.h"
 #include "../quick.h"
 
-enum { NORMAL, OUTLIERS, SUBNORMAL, SMALL_BESIDE, EQUAL, KINDS };       /* of x */
+enum { NORMAL, OUTLIERS, SUBNORMAL, SMALL_BESIDE, EQUAL, LARGE, KINDS };    /* of x */
 enum { ROWS = 4, N = 16, MOST_K = 4096 };
 typedef struct sum_case { int quant, block, dtype, kind, k, offset, zeros, in_blocks; } sum_case;
 
@@ -39,6 +39,7 @@ static double number_of(const sum_case *c, int i)
     case OUTLIERS:     return i % 97 == 5 ? 4096 * normal : normal;
     case SUBNORMAL:    return ldexp(normal, c->dtype == MOEK_DTYPE_FP16 ? -19 : -128);
     case SMALL_BESIDE: return ldexp(normal, -(int)rng_below(14));
+    case LARGE:        return ldexp(normal < 0 ? -0.99 : 0.99, c->dtype == MOEK_DTYPE_FP16 ? 16 : 128);
     case EQUAL:        return rng_below(2) ? 1.9921875 : -1.9921875;     /* all mantissa bits of bf16 */
     default:           return normal;
     }
@@ -53,13 +54,16 @@ static void fill(const sum_case *c, const moek_format *f)
     const moek_format *const given = given_to(c);
     const ref_number *const of_x = ref_element(f->x, c->dtype), *const of_w = ref_element(f->w, c->dtype);
     const ref_number *const type = ref_scale_type(f->w_scale.type, c->dtype);
-    const int tiny = given->only_blocks && f->x_bits < 16 && c->kind == SUBNORMAL;     /* scales, then, not codes */
-    int i;
+    const int by = given->only_blocks && f->x_bits < 16 ? c->kind == SUBNORMAL ? -110 : c->kind == LARGE ? 120 : 0 : 0;
+    int i;                                             /* by: scales are so large, then, not codes */
     for (i = 0; i < ROWS * c->k; i++)
-        ref_put(of_x, x, (size_t)i, tiny ? 30 * rng_normal() : number_of(c, i) * (f->x_bits < 16 ? 30 : 1));
+        ref_put(of_x, x, (size_t)i, by ? 30 * rng_normal() : number_of(c, i) * (f->x_bits < 16 ? 30 : 1));
     for (i = 0; i < ROWS * 256; i++) x_scale[i] = 0.5f + rng_uniform();
-    for (i = 0; i < ROWS * 256 && tiny; i++) x_scale[i] *= (float)ldexp(1, -110);
-    if (given->only_blocks) { block_fill(given, w, N, (size_t)c->k, 1, rng_u32()); return; }
+    for (i = 0; i < ROWS * 256; i++) x_scale[i] *= (float)ldexp(1, by);
+    if (given->only_blocks) {
+        block_fill(given, w, N, (size_t)c->k, c->kind == LARGE ? ldexp(1, -10) : 1, rng_u32());
+        return;
+    }
     for (i = 0; i < N * c->k; i++) ref_put_code(of_w, w, (size_t)i, (unsigned)rng_below(1 << of_w->width));
     for (i = 0; i < N * 256; i++) ref_put(type, w_scale, (size_t)i, 0.01 * (0.5 + rng_uniform()));
     for (i = 0; f->x_scale.columns && i < ROWS * (c->offset / f->x_scale.columns); i++) {      /* before all of k */
@@ -194,25 +198,31 @@ static double largest, largest_l2;
 #if MOEK_HAVE_X86_
 #define UNITS_(name) &moek_units_##name##_avx2_, &moek_units_##name##_avx512_
 #define FEW_(name) moek_tile_few_##name##_avx2_, moek_tile_few_##name##_avx512_
+#define UNIT_BYTES_(name) moek_tile_unit_bytes_##name##_avx2_, moek_tile_unit_bytes_##name##_avx512_
 #elif MOEK_HAVE_NEON_
 #define UNITS_(name) &moek_units_##name##_neon_
 #define FEW_(name) moek_tile_few_##name##_neon_
+#define UNIT_BYTES_(name) moek_tile_unit_bytes_##name##_neon_
 #else
 #define UNITS_(name) NULL
 #define FEW_(name) NULL
+#define UNIT_BYTES_(name) NULL
 #endif
 #define UNITS_OF_(name, element, kind) \
-    { #name "_a16", { &moek_units_##name##_cpu_, UNITS_(name) }, { NULL, FEW_(name) } },
-static const struct { const char *format; const moek_units_ *by[3]; moek_tile_few_ *few[3]; } unit_sets[] = {
-    MOEK_EACH_UNIT_(UNITS_OF_) { NULL, { NULL }, { NULL } }
-};
-static const moek_units_ *units_by(const moek_format *f, int set, moek_tile_few_ **few)
+    { #name "_", { &moek_units_##name##_cpu_, UNITS_(name) }, { NULL, FEW_(name) }, { NULL, UNIT_BYTES_(name) } },
+typedef struct unit_set {
+    const char *format;
+    const moek_units_ *by[3];
+    moek_tile_few_ *few[3];
+    moek_bytes_unit_ *unit_bytes[3];
+} unit_set;
+static const unit_set unit_sets[] = { MOEK_EACH_UNIT_(UNITS_OF_) { "", { NULL }, { NULL }, { NULL } } };
+static const unit_set *units_of(const moek_format *f)
 {
-    int i = 0;
-    while (unit_sets[i].format && strcmp(unit_sets[i].format, f->name)) i++;
-    CHECK(unit_sets[i].format != NULL, "%s: no units", f->name);
-    if (few) *few = unit_sets[i].few[set];
-    return unit_sets[i].by[set];
+    const unit_set *u = unit_sets;
+    while (strncmp(u->format, f->name, strlen(u->format))) u++;
+    CHECK(*u->format, "%s: no units", f->name);
+    return u;
 }
 /* Outer products of the same, after reference(). */
 static void panels(const sum_case *c, const void *args)
@@ -225,7 +235,7 @@ static void panels(const sum_case *c, const void *args)
         if (!sets[set].panel || moek_lacks_(sets[set].arch)) continue;
         p = moek_panels_of_(args, &found, sets[set].panel, MOEK_OP_DOWN, c->quant, c->block);
         blocks_by(&p.d, set);
-        if (p.d.block && p.in_panels) p.units = units_by(&p.d.f, set, NULL);
+        if (p.d.block && p.in_panels) p.units = units_of(&p.d.f)->by[set];
         for (rows = 1; rows <= ROWS; rows += ROWS - 1) {
             int other = 0, wrong = 0;
             moek_panel_sums_(&p, 0, 0, rows, 0, N, set ? made : plain);
@@ -243,9 +253,22 @@ static void panels(const sum_case *c, const void *args)
         }
     }
 }
-/* Products of bytes of the same, where the set has a way for blocks (moek/kernel/bytes.h), after reference(). */
-static void bytes_of_blocks(const sum_case *c, const void *args)
+static uint8_t panel_w[2 * N * MOST_K], panel_zero[N * 256];
+static float panel_scale[N * 256];
+static void blocks_to_panel(const sum_case *c, const moek_digits_ *d)
 {
+    const moek_file_panel_ in_file = moek_file_panel_of_(d->block);
+    const size_t row = (size_t)(c->k / d->block->columns * d->block->bytes);
+    int r;
+    for (r = 0; r < N; r++) moek_file_panel_row_(&in_file, panel_w, w + (size_t)r * row, row, r, 0);
+}
+/* Products of bytes of the same, where the set has a way for blocks (moek/kernel/bytes.h), after reference(): of blocks
+ * in place, in panels by words, and in panels as these lie; of so many rows of x, those of x again and again. */
+static void bytes_of_blocks(const sum_case *c, const moek_gemm_args *args)
+{
+    enum { IN_PLACE, IN_PANELS, AS_THEY_LIE, LAYOUTS, MOST = 2 * ROWS - 1 };
+    static const int32_t again[MOST] = { 0, 1, 2, 3, 0, 1, 2 };
+    static const char *const names[] = { "in place", "in panels", "in panels as these lie" };
     static float plain[MOEK_BYTES_ROWS * MOEK_STRIP], made[MOEK_BYTES_ROWS * MOEK_STRIP];
     static const struct { const moek_byte_set_ *set; int of; } ways[] = {
         { &moek_byte_set_cpu_, 0 },
@@ -257,23 +280,34 @@ static void bytes_of_blocks(const sum_case *c, const void *args)
     };
     const moek_format *const f = given_to(c);
     moek_gemm_ found;
-    int i, rows, j, r;
+    int i, layout, rows, j, r;
     if (!f->only_blocks || f->x != MOEK_ELEMENT_S8) return;
-    for (i = 0; i < (int)(sizeof ways / sizeof *ways); i++) {
-        const moek_bytes_ t = moek_bytes_of_(args, &found, ways[i].set, MOEK_OP_DOWN, c->quant, c->block,
-                                             blocks_of(f->file_type, f->x, ways[i].of));
-        if (moek_lacks_(sets[ways[i].of].arch)) continue;
-        for (rows = 1; rows <= ROWS; rows++) {
+    for (i = 0; i < (int)(sizeof ways / sizeof *ways) * LAYOUTS; i++) {
+        const int of = ways[i / LAYOUTS].of;
+        const unit_set *const u = format_has_arrays(f) ? NULL : units_of(f);
+        moek_gemm_args as = *args;
+        moek_bytes_ t;
+        layout = i % LAYOUTS;
+        as.rows.order = again, as.rows.div = 1;
+        if (moek_lacks_(sets[of].arch) || (layout && !u) || (layout == AS_THEY_LIE && !u->unit_bytes[of])) continue;
+        if (layout) as.w.layout = MOEK_WEIGHTS_PANELS, as.w.codes = panel_w;
+        t = moek_bytes_of_(&as, &found, ways[i / LAYOUTS].set, MOEK_OP_DOWN, c->quant, c->block,
+                           layout && !of ? NULL : blocks_of(f->file_type, f->x, of));
+        if (layout) {
+            blocks_to_panel(c, &t.t.p.d);
+            moek_bytes_in_units_(&t, u->by[of], layout == AS_THEY_LIE ? u->unit_bytes[of] : NULL);
+        }
+        for (rows = 1; rows <= MOST; rows++) {
             int other = 0, wrong = 0;
             moek_bytes_sums_(&t, 0, 0, rows, 0, N, i ? made : plain);
             for (r = 0; r < rows; r++)
                 for (j = 0; j < N; j++) {
                     const int at = r * MOEK_STRIP + j;
                     other += i && memcmp(&made[at], &plain[at], sizeof *made) != 0;
-                    wrong += !(fabs(plain[at] - wanted[j][r]) <= bound[j][r]);
+                    wrong += !(fabs(plain[at] - wanted[j][r % ROWS]) <= bound[j][r % ROWS]);
                 }
-            CHECK(!other && !wrong, "%s T %d kind %d k %d: bytes by %s, %d rows: %d sums have other bits, %d are wrong",
-                  t.t.p.d.f.name, c->dtype, c->kind, c->k, sets[ways[i].of].name, rows, other, wrong);
+            CHECK(!other && !wrong, "%s T %d kind %d k %d: bytes %s by %s, %d rows: %d sums have other bits, %d are "
+                  "wrong", t.t.p.d.f.name, c->dtype, c->kind, c->k, names[layout], sets[of].name, rows, other, wrong);
         }
     }
 }
@@ -328,8 +362,6 @@ static void sums(const sum_case *c)
 }
 /* ---- weights in panels ------------------------------------------------------------------------------------------- */
 
-static uint8_t panel_w[2 * N * MOST_K], panel_zero[N * 256];
-static float panel_scale[N * 256];
 static const struct { const moek_tile_set_ *set; int arch; const char *name; } tile_sets[] = {
     { &moek_tile_set_cpu_, MOEK_ARCH_CPU, "plain C" },
 #if MOEK_HAVE_X86_
@@ -338,13 +370,6 @@ static const struct { const moek_tile_set_ *set; int arch; const char *name; } t
     { &moek_tile_set_neon_, MOEK_ARCH_NEON, "neon" }
 #endif
 };
-static void blocks_to_panel(const sum_case *c, const moek_digits_ *d)
-{
-    const moek_file_panel_ in_file = moek_file_panel_of_(d->block);
-    const size_t row = (size_t)(c->k / d->block->columns * d->block->bytes);
-    int r;
-    for (r = 0; r < N; r++) moek_file_panel_row_(&in_file, panel_w, w + (size_t)r * row, row, r, 0);
-}
 /* The order that moek/ops.h draws, of rows as they come. */
 static void to_panel(const sum_case *c, const moek_digits_ *d)
 {
@@ -377,7 +402,7 @@ static uint32_t two_digits_of_tile(moek_tile_x_ *to, int b, const float *from, i
     return 0;
 }
 /* The sums of a tile in the form of worst_of. */
-static void tile_sums(moek_tiles_ *t, const moek_tile_set_ *set, int of, int first, int rows,
+static void tile_sums(moek_tiles_ *t, const moek_tile_set_ *set, int of, int first, int rows, int as_many,
                       double (*to)[MOEK_X_RUNS])
 {
     static float sum[MOEK_TILE_ROWS * MOEK_STRIP];
@@ -385,12 +410,11 @@ static void tile_sums(moek_tiles_ *t, const moek_tile_set_ *set, int of, int fir
     t->set = set;
     t->words = set->words && t->p.d.f.w == MOEK_ELEMENT_S8;
     if (t->p.d.block) {
-        moek_tile_few_ *few;
-        const moek_units_ *const units = units_by(&t->p.d.f, of, &few);
-        moek_tiles_in_units_(t, units, few);
+        const unit_set *const u = units_of(&t->p.d.f);
+        moek_tiles_in_units_(t, u->by[of], u->few[of]);
     }
     else if (t->p.d.f.w != MOEK_ELEMENT_U4B8) t->offset = t->p.d.f.w == MOEK_ELEMENT_E2M1 ? set->e2m1 : set->s8;
-    CHECK(!moek_tile_sums_(t, 0, first, rows, 0, N, sum), "numbers are taken for Inf");
+    CHECK(moek_tile_sums_(t, 0, first, rows, 0, N, sum) == (as_many ? (1 << rows) - 1 : 0), "rows done as many are");
     for (j = 0; j < N; j++) for (r = 0; r < rows; r++) to[j][r] = sum[r * MOEK_STRIP + j];
 }
 static void tiles(const sum_case *c)
@@ -414,7 +438,12 @@ static void tiles(const sum_case *c)
     to_panel(c, &t.p.d);
     if (t.p.d.block) reference_blocks(c, &t.p.d), panels(c, &args);
     else reference(c, &t.p.d);
-    tile_sums(&t, &moek_tile_set_cpu_, 0, 0, ROWS, plain);
+    if (c->kind == LARGE && c->dtype == MOEK_DTYPE_BF16) {             /* what panels() looked at */
+        for (i = 0; i < sizeof tile_sets / sizeof *tile_sets; i++)
+            if (!moek_lacks_(tile_sets[i].arch)) tile_sums(&t, tile_sets[i].set, (int)i, 0, ROWS, 1, made);
+        return;
+    }
+    tile_sums(&t, &moek_tile_set_cpu_, 0, 0, ROWS, 0, plain);
     worst = worst_of(plain, ROWS, 0, &l2);
     CHECK(worst <= 1 && (c->kind == SUBNORMAL || l2 <= 1e-6), "panels, %s:%d T %d kind %d k %d offset %d zeros %d: "
           "%.3f of the bound, relative L2 %.2e", t.p.d.f.name, c->block, c->dtype, c->kind, c->k, c->offset, c->zeros,
@@ -425,7 +454,7 @@ static void tiles(const sum_case *c)
         for (rows = 1; rows <= ROWS && !moek_lacks_(tile_sets[i].arch); rows++)
             for (first = 0; first + rows <= ROWS; first += rows) {
                 int other = 0;
-                tile_sums(&t, tile_sets[i].set, (int)i, first, rows, made);
+                tile_sums(&t, tile_sets[i].set, (int)i, first, rows, 0, made);
                 for (j = 0; j < N; j++)
                     for (r = 0; r < rows; r++) other += memcmp(&made[j][r], &plain[j][first + r], sizeof(double)) != 0;
                 CHECK(!other, "panels, %s:%d T %d kind %d k %d offset %d zeros %d: %s, %d rows: %d have other bits",
@@ -433,7 +462,7 @@ static void tiles(const sum_case *c)
                       other);
             }
     less.encode = two_digits_of_tile;
-    tile_sums(&t, &less, 0, 0, ROWS, made);
+    tile_sums(&t, &less, 0, 0, ROWS, 0, made);
     worst_of(made, ROWS, 0, &l2);
     if (c->kind <= OUTLIERS && c->k >= 1024 && t.p.d.f.x_bits == 16) seen_two++, failed_two += l2 > 1e-6;
 }
@@ -448,7 +477,7 @@ static void format_with_columns(const moek_format *f, int block)
     const int *const in_blocks = f->file_columns == 32 ? in_32 : f->file_columns == 64 ? in_64 : in_256;
     const int *const ks = f->only_blocks ? in_blocks : given;
     const int columns = f->blocks ? block : f->w_scale.columns;
-    const int panels_too = f->only_blocks ? !format_has_arrays(f) && f->x_bits == 16 : 1;    /* x in s8: blocks alone */
+    const int panels_too = f->only_blocks ? !format_has_arrays(f) && f->x_bits == 16 : 1;    /* x in s8: as bytes */
     sum_case c;
     int i;
     c.quant = f->number; c.block = block; c.in_blocks = f->only_blocks;
@@ -456,6 +485,7 @@ static void format_with_columns(const moek_format *f, int block)
         for (i = 0; i < (int)(sizeof given / sizeof *given); i++)
             for (c.dtype = MOEK_DTYPE_BF16; c.dtype <= MOEK_DTYPE_FP16; c.dtype++) {
                 if (quick_set && (c.kind + i + c.dtype) % 3) continue;
+                if (c.kind == LARGE && !c.in_blocks) continue;
                 c.k = ks[i];
                 c.offset = columns && i % 3 == 1 ? columns - 2 : 0;
                 c.zeros = f->zero && (i + c.kind) % 2;

@@ -7,7 +7,9 @@
  * one chain of FMAs over these is a sum: plain C, which is the measure, and each set of instructions (bytes_avx2.h, ..)
  * give the same bits, and so do both layouts, and any number of rows.  s8 times s8, whose scales are a row's: one sum.
  *
- * Weights lie in panels (moek_repack_up), or as they come: then words of 16 rows are put side by side first.        */
+ * Weights lie in panels (moek_repack_up), or as they come: then words of 16 rows are put side by side first.  Of blocks
+ * of GGUF files in panels four rows of x at a time take codes from where these lie, or words of 128 columns are made
+ * for all (moek_byte_set_.unit_rows).                                                                                */
 #include "tile.h"
 #ifndef MOEK_BYTES_H
 #define MOEK_BYTES_H
@@ -17,6 +19,7 @@ enum {
     MOEK_BYTES_ROOM = MOEK_BYTES_ROWS * 512,           /* bytes of x in a task: of few rows more columns */
     MOEK_BYTES_SUMS = MOEK_BYTES_ROOM / 32,            /* blocks of rows of x in there */
     MOEK_BYTES_TURN = 128,                             /* columns of w that are put side by side at a time */
+    MOEK_BYTES_UNIT_WORDS = 16,                        /* moek_byte_set_.unit_rows, where x is words */
     MOEK_BYTES_ZERO = 15                               /* codes less their zero points, plus this, have no sign */
 };
 /* Some columns of rows of x. */
@@ -28,6 +31,9 @@ typedef struct moek_bytes_x_ {
                                                           16 columns, of both halves of 32 */
     int32_t half[MOEK_BYTES_SUMS];                     /* there start is for the second half, and this for the first */
 } moek_bytes_x_;
+/* sum[rows][MOEK_STRIP] += a unit of `parts` parts of blocks in panels as it lies, of all rows of x; b: x's block of
+ * the first part. */
+typedef void moek_bytes_unit_(float *sum, const uint8_t *unit, int parts, const moek_bytes_x_ *x, int b, int rows);
 /* How 32 columns of x lie: as they come; as codes of 4 bits do that come, even ones first; as words, of four columns
  * the first and the third, then the others; for tiles, 64 columns of a row. */
 enum { MOEK_BYTES_COLUMNS, MOEK_BYTES_EVEN_ODD, MOEK_BYTES_WORDS, MOEK_BYTES_PAIRS };
@@ -42,6 +48,7 @@ typedef struct moek_byte_set_ {
     /* sum[rows][MOEK_STRIP] += one panel, or two side by side, of which w->blocks blocks from x's block `b` on */
     void (*run)(float *sum, const moek_tile_w_ *w, int panels, const moek_bytes_x_ *x, int b, int rows);
     int e2m1, s8, words;                               /* offsets of codes; 1: of s8 x as words, but small codes */
+    int unit_rows;                                     /* so many rows of x take blocks in panels as these lie */
     /* Rows of x that a tile has, or 0.  From so many on, rows are filled up with zeros to whole tiles, and lie 64
      * columns side by side where whole rows are added up; begin and end stand around all calls of `run` then. */
     int tile;
@@ -119,7 +126,7 @@ MOEK_CPU_FN void moek_bytes_run_plain_(float *sum, const moek_tile_w_ *w, int pa
     for (i = 0; i < panels; i++) moek_bytes_panel_plain_(sum + MOEK_PANEL * i, w + i, x, b, rows);
 }
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_cpu_ = {
-    &moek_panel_set_cpu_, moek_bytes_place_plain_, moek_bytes_run_plain_, 0, 0, 0, 0, NULL, NULL
+    &moek_panel_set_cpu_, moek_bytes_place_plain_, moek_bytes_run_plain_, 0, 0, 0, 0, 0, NULL, NULL
 };
 
 /* ---- a GEMM ------------------------------------------------------------------------------------------------------ */
@@ -128,6 +135,7 @@ static MOEK_UNUSED const moek_byte_set_ moek_byte_set_cpu_ = {
 typedef struct moek_bytes_ {
     moek_tiles_ t;                                     /* (without a set) */
     const moek_byte_set_ *set;
+    moek_bytes_unit_ *unit;                            /* of blocks in panels as these lie; or NULL: by words */
     int order;                                         /* MOEK_BYTES_COLUMNS, .. */
     int column;                                        /* bytes of a column of x */
     int element;                                       /* of codes of blocks: s8, or a small one */
@@ -156,6 +164,11 @@ MOEK_CPU_FN int8_t *moek_bytes_at_(const moek_bytes_ *t, moek_bytes_x_ *to, int 
     if (moek_bytes_pairs_(t, laid)) return to->code + 64 * (b / 2 * laid + r) + 32 * (b % 2);
     return to->code + 32 * t->column * (b * laid + r);
 }
+/* Do so many rows of x take blocks in panels as these lie? */
+MOEK_CPU_FN int moek_bytes_by_units_(const moek_bytes_ *t, int rows)
+{
+    return t->unit && rows <= (t->order == MOEK_BYTES_WORDS ? (int)MOEK_BYTES_UNIT_WORDS : t->set->unit_rows);
+}
 /* Of 16 columns of x. */
 MOEK_CPU_FN int32_t moek_bytes_sum_(const int8_t *x)
 {
@@ -164,8 +177,9 @@ MOEK_CPU_FN int32_t moek_bytes_sum_(const int8_t *x)
     for (i = 0; i < 16; i++) sum += x[i];
     return sum;
 }
-/* Columns k to k + n - 1 of rows of x as blocks; outside of x they are zeros. */
-static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to, int p0, int rows, int k, int n)
+/* Columns k to k + n - 1 of rows of x as blocks, times `units` of rows; outside of x they are zeros. */
+static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to, const float *units, int p0, int rows,
+                                         int k, int n)
 {
     const int laid = moek_bytes_laid_(t, rows), pairs = moek_bytes_pairs_(t, laid), blocks = (n + 31) / 32;
     const int order = pairs ? (int)MOEK_BYTES_PAIRS : t->order, all = pairs ? (blocks + 1) / 2 * 2 : blocks;
@@ -174,6 +188,7 @@ static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to
     const size_t row_bytes = a->a_row_bytes ? (size_t)a->a_row_bytes : (size_t)a->k;
     const size_t groups = ((size_t)d->all + 31) / 32, step = 32 * (size_t)t->column * (size_t)laid;
     const float unit = d->f.w == MOEK_ELEMENT_E2M1 ? 0.5f : 1.0f;
+    const int offset = moek_bytes_by_units_(t, rows) ? t->t.p.units->offset : t->t.offset;
     const int fine = d->block && d->f.w_scale.columns == 16, sums = d->block && (d->block->sign || fine);
     int r, b, i, count;
     for (r = 0; r < rows; r++) {
@@ -192,17 +207,17 @@ static MOEK_UNUSED void moek_bytes_x_of_(const moek_bytes_ *t, moek_bytes_x_ *to
                 in = part;
             }
             t->set->place(moek_bytes_at_(t, to, b, r, laid), step, to->start + b * laid + r, laid, in, count,
-                          sums ? 1 : t->t.offset, order);
+                          sums ? 1 : offset, order);
             for (i = 0; i < count && fine; i++) to->half[(b + i) * laid + r] = moek_bytes_sum_(in + 32 * i);
         }
-        for (b = 0; b < blocks && !t->t.exact; b++) to->s[b * laid + r] = scale[b] * unit;
+        for (b = 0; b < blocks && !t->t.exact; b++) to->s[b * laid + r] = scale[b] * unit * units[r];
         for (b = 0; b < blocks && sums; b++) {         /* until here start is -sum, as of an offset of 1 */
             const int at = b * laid + r;
             const int32_t all = -to->start[at], first = fine ? to->half[at] : all;
-            to->low[0][at] = (float)first * scale[b];
-            to->low[1][at] = (float)(all - first) * scale[b];
-            to->half[at] = -t->t.offset * first;
-            to->start[at] = -t->t.offset * (fine ? all - first : all);
+            to->low[0][at] = (float)first * to->s[at];
+            to->low[1][at] = (float)(all - first) * to->s[at];
+            to->half[at] = -offset * first;
+            to->start[at] = -offset * (fine ? all - first : all);
         }
         for (b = blocks; b < all; b++) memset(moek_bytes_at_(t, to, b, r, laid), 0, 32);
     }
@@ -264,6 +279,16 @@ static MOEK_UNUSED void moek_bytes_blocks_(const moek_bytes_ *t, moek_tile_w_ *w
     w->less = t->t.offset;
     w->log = d->f.w_scale.columns == 16 ? 4 : 5; w->blocks = n / 32;
 }
+/* sum += columns k to k + n - 1 of 16 rows of w in blocks, in panels as these lie.  k begins a unit. */
+static MOEK_UNUSED void moek_bytes_units_(const moek_bytes_ *t, float *sum, int e, int j, int of, int k, int n,
+                                          const moek_bytes_x_ *x, int rows)
+{
+    const size_t bytes = MOEK_PANEL * moek_panel_unit_bytes_(&t->t.p.d);
+    const uint8_t *unit = moek_panel_at_of_(&t->t.p, e, j, of).w + (size_t)(k / MOEK_UNIT) * bytes;
+    int i;
+    for (i = 0; i < n; i += MOEK_UNIT, unit += bytes)
+        t->unit(sum, unit, (n - i < MOEK_UNIT ? n - i : MOEK_UNIT) / MOEK_PART, x, i / MOEK_PART, rows);
+}
 /* sum += columns k to k + n - 1 of two panels: of gate and up, or of 16 columns of out and the next ones. */
 static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int e, int j, int columns, int k, int n,
                                            const moek_bytes_x_ *x, int rows)
@@ -276,7 +301,13 @@ static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int
     int i, p;
     for (p = 0; p < panels && !d->block; p++)
         at[p] = moek_panel_at_of_(&t->t.p, e, halves == 2 ? j : j + MOEK_PANEL * p, halves == 2 ? p : 0);
-    if (t->t.p.in_panels) {
+    if (moek_bytes_by_units_(t, rows)) {
+        for (p = 0; p < panels; p++)
+            moek_bytes_units_(t, sum + MOEK_PANEL * p, e, halves == 2 ? j : j + MOEK_PANEL * p, halves == 2 ? p : 0, k,
+                              n, x, rows);
+        return;
+    }
+    if (t->t.p.in_panels && !d->block) {
         for (p = 0; p < panels; p++) {
             w[p] = moek_tile_w_at_(&t->t, &at[p]);
             w[p].codes += (size_t)(k - d->offset) * (size_t)(d->f.w_bits * MOEK_PANEL / 8);
@@ -301,24 +332,43 @@ static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int
         t->set->run(sum, w, panels, x, i / 32, rows);
     }
 }
-/* `rows` rows of x and `columns` columns of out; sum has room for whole tiles. */
+/* Units of rows of x, whose scales are large: sums get `back`, and wait for that.  (f32 has room for small ones.) */
+MOEK_CPU_FN void moek_bytes_of_rows_(const moek_bytes_ *t, int p0, int rows, float *units, float *back)
+{
+    const moek_digits_ *const d = &t->t.p.d;
+    const int groups = (d->all + 31) / 32, before = d->offset / 32;
+    int r;
+    for (r = 0; r < rows; r++) {
+        const float *const scale = (const float *)d->a->a_scale + moek_digits_from_(d->a, p0 + r) * (size_t)groups;
+        units[r] = back[r] = 1;
+        if (!t->t.exact) units[r] = moek_x_unit_(moek_top_(0, scale + before, groups - before), 0, &back[r]);
+    }
+}
+/* `rows` rows of x and `columns` columns of out: sum[strip][row][MOEK_STRIP], with room for whole tiles. */
 static MOEK_UNUSED void moek_bytes_sums_(const moek_bytes_ *t, int e, int p0, int rows, int j0, int columns, float *sum)
 {
     const moek_digits_ *const d = &t->t.p.d;
     const int laid = moek_bytes_laid_(t, rows), tiles = t->set->begin && laid >= t->set->tile;
-    const int stretch = MOEK_BYTES_ROOM / (laid * t->column) / MOEK_BYTES_TURN * MOEK_BYTES_TURN;
-    const int wide = MOEK_WIDE / d->halves;
+    const int each = t->unit ? (int)MOEK_UNIT : (int)MOEK_BYTES_TURN;  /* what a stretch has whole ones of */
+    const int stretch = MOEK_BYTES_ROOM / (laid * t->column) / each * each;
+    const int wide = MOEK_WIDE / d->halves, strip = MOEK_STRIP / d->halves, one = laid * (int)MOEK_STRIP;
+    float units[MOEK_BYTES_ROWS], back[MOEK_BYTES_ROWS];
     moek_bytes_x_ x;
-    int k, j;
-    memset(sum, 0, (size_t)(laid * (int)MOEK_STRIP) * sizeof *sum);
+    int k, j, r;
+    moek_bytes_of_rows_(t, p0, rows, units, back);
+    memset(sum, 0, (size_t)((columns + strip - 1) / strip * one) * sizeof *sum);
     if (tiles) t->set->begin(t->t.exact);
     for (k = d->offset / 32 * 32; k < d->all; k += stretch) {
         const int n = d->all - k < stretch ? d->all - k : stretch;
-        moek_bytes_x_of_(t, &x, p0, rows, k, n);
+        moek_bytes_x_of_(t, &x, units, p0, rows, k, n);
         for (j = 0; j < columns; j += wide)
-            moek_bytes_panels_(t, sum + j / wide * MOEK_WIDE, e, j0 + j, columns - j, k, n, &x, laid);
+            moek_bytes_panels_(t, sum + j / strip * one + j % strip / wide * MOEK_WIDE, e, j0 + j, columns - j, k, n,
+                               &x, laid);
     }
     if (tiles) t->set->end();
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < (columns + strip - 1) / strip * (int)MOEK_STRIP && back[r] > 1; j++)
+            sum[j / MOEK_STRIP * one + r * MOEK_STRIP + j % MOEK_STRIP] *= back[r];
 }
 /* blocks: of GGUF files, what the set has for them; or NULL. */
 MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_ *found, const moek_byte_set_ *set, int op,
@@ -345,38 +395,52 @@ MOEK_CPU_FN moek_bytes_ moek_bytes_of_(const void *args, moek_gemm_ *found, cons
     if (blocks) t.t.p.d.unpack = blocks->unpack;
     return t;
 }
-/* A strip of an expert, or a part of one, or none. */
+/* Weights in blocks of GGUF files, in panels. */
+MOEK_CPU_FN void moek_bytes_in_units_(moek_bytes_ *t, const moek_units_ *units, moek_bytes_unit_ *unit)
+{
+    t->t.p.units = units;
+    t->unit = unit;
+}
+/* Strips of an expert, or a part of one, or none.  Of few rows of x several at a time, which share x. */
 static MOEK_UNUSED void moek_bytes_task_(const void *data, long long task)
 {
     const moek_bytes_ *const t = (const moek_bytes_ *)data;
     const moek_gemm_task_ g = moek_gemm_task_of_(t->t.p.d.a, t->t.p.d.columns, task);
+    const int all = g.end - g.first, most = moek_bytes_laid_(t, all < MOEK_BYTES_ROWS ? all : (int)MOEK_BYTES_ROWS);
+    const int strip = MOEK_STRIP / t->t.p.d.halves, width = most ? MOEK_BYTES_ROWS / most * strip : g.columns;
     float sum[(int)MOEK_BYTES_ROWS * (int)MOEK_STRIP];
-    int row;
-    for (row = g.first; row < g.end; row += MOEK_BYTES_ROWS) {
-        const int rows = g.end - row < MOEK_BYTES_ROWS ? g.end - row : (int)MOEK_BYTES_ROWS;
-        moek_bytes_sums_(t, g.e, row, rows, g.j0, g.columns, sum);
-        moek_panel_store_(&t->t.p, g.e, row, rows, g.j0, g.columns, sum);
-    }
+    int row, j, i;
+    for (j = 0; j < g.columns; j += width)
+        for (row = g.first; row < g.end; row += MOEK_BYTES_ROWS) {
+            const int rows = g.end - row < MOEK_BYTES_ROWS ? g.end - row : (int)MOEK_BYTES_ROWS;
+            const int columns = g.columns - j < width ? g.columns - j : width;
+            moek_bytes_sums_(t, g.e, row, rows, g.j0 + j, columns, sum);
+            for (i = 0; i < columns; i += strip)
+                moek_panel_store_(&t->t.p, g.e, row, rows, g.j0 + j + i, columns - i < strip ? columns - i : strip,
+                                  sum + i / strip * moek_bytes_laid_(t, rows) * MOEK_STRIP);
+        }
 }
 /* A launcher's work.  (Sums of s8 beyond 32 bits are made as panels make them.) */
 static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream stream, const moek_byte_set_ *set,
-                                                  int op, int quant, int columns, const moek_block_set_ *blocks)
+                                                  int op, int quant, int columns, const moek_block_set_ *blocks,
+                                                  const moek_units_ *units, moek_bytes_unit_ *unit)
 {
     moek_gemm_ found;
     moek_bytes_ t = moek_bytes_of_(args, &found, set, op, quant, columns, blocks);
     const int strip = MOEK_STRIP / t.t.p.d.halves;
     if (t.t.exact && t.t.p.d.all > MOEK_PANEL_EXACT)
         return moek_panel_launch_(args, stream, set->panel, op, quant, columns, NULL, NULL);
-    t.t.p.d.columns = moek_gemm_columns_(t.t.p.d.a, stream, strip, strip / 4);
+    if (t.t.p.d.block && t.t.p.in_panels) moek_bytes_in_units_(&t, units, unit);
+    t.t.p.d.columns = moek_gemm_columns_(t.t.p.d.a, stream, MOEK_TILE_STRIPS * strip, strip / 4);
     moek_parallel_for_(stream, moek_gemm_tasks_(t.t.p.d.a, t.t.p.d.columns), moek_bytes_task_, &t);
     return MOEK_OK;
 }
 /* A row of the table, as MOEK_DIGITS_ROW_. */
-#define MOEK_BYTES_ROW_(row, OP, quant, columns, set, SET, blocks) \
+#define MOEK_BYTES_ROW_(row, OP, quant, columns, set, SET, blocks, units, unit) \
     MOEK_LAUNCHER row(const void *args, moek_stream stream) \
     { \
         if (!args) return moek_lacks_(MOEK_ARCH_##SET) ? MOEK_E_ARCH : MOEK_OK; \
         return moek_bytes_launch_(args, stream, &moek_byte_set_##set##_, MOEK_OP_##OP, MOEK_##quant, columns, \
-                                  blocks); \
+                                  blocks, units, unit); \
     }
 #endif

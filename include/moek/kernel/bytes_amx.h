@@ -199,7 +199,7 @@ MOEK_AMX_FN void moek_bytes_run_amx_(float *sum, const moek_tile_w_ *w, int pane
     }
 }
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_amx_ = {
-    &moek_panel_set_avx512_, moek_amx_place_, moek_bytes_run_amx_, 12, 128, 0, 16, moek_amx_begin_,
+    &moek_panel_set_avx512_, moek_amx_place_, moek_bytes_run_amx_, 12, 128, 0, 0, 16, moek_amx_begin_,
     moek_amx_end_
 };
 #endif

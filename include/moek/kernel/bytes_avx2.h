@@ -111,13 +111,15 @@ MOEK_AVX2_INLINE void moek_tile_byte_half_avx2_(__m256i to[2], __m256i start, co
 #define MOEK_VI __m256i
 #define MOEK_V_LANES 8
 #define MOEK_V_WORDS 1
+#define MOEK_V_UNIT_FACTORS_(name) moek_unit_factors_##name##_avx2_
+#define MOEK_V_FENCE __asm__ volatile("" ::: "memory")
 #define MOEK_V_(x) moek_tile_##x##_avx2_
 #define MOEK_V_FN MOEK_AVX2_FN
 #define MOEK_V_INLINE MOEK_AVX2_INLINE
 #include "bytes_body.h"
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_avx2_ = {
-    &moek_panel_set_avx2_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx2_, 12, 0, 1, 0, NULL, NULL
+    &moek_panel_set_avx2_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx2_, 12, 0, 1, MOEK_BYTES_ROWS, 0, NULL, NULL
 };
 #endif
 #endif

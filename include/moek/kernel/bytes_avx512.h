@@ -53,13 +53,15 @@ MOEK_AVX512_INLINE void moek_tile_byte_half_avx512_(__m512i to[2], __m512i start
 #define MOEK_VI __m512i
 #define MOEK_V_LANES 16
 #define MOEK_V_WORDS 0
+#define MOEK_V_UNIT_FACTORS_(name) moek_unit_factors_##name##_avx512_
+#define MOEK_V_FENCE (void)0
 #define MOEK_V_(x) moek_tile_##x##_avx512_
 #define MOEK_V_FN MOEK_AVX512_FN
 #define MOEK_V_INLINE MOEK_AVX512_INLINE
 #include "bytes_body.h"
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_avx512_ = {
-    &moek_panel_set_avx512_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx512_, 12, 128, 0, 0, NULL, NULL
+    &moek_panel_set_avx512_, moek_bytes_place_avx2_, moek_tile_bytes_run_avx512_, 12, 128, 0, 8, 0, NULL, NULL
 };
 #endif
 #endif

@@ -9,7 +9,8 @@
  *                        zero points
  *   MOEK_V_(byte_plus)   with words: codes plus a number each, so that codes of few bits have no sign
  *   MOEK_V_(byte_dots)   their products with x of a block, plus a vector; of the codes of one panel, or of two
- *   MOEK_V_(byte_half)   the same of 16 columns, the first or the second ones */
+ *   MOEK_V_(byte_half)   the same of 16 columns, the first or the second ones
+ * and for blocks in panels MOEK_V_FENCE, MOEK_V_UNIT_FACTORS_(name), MOEK_V_(unit_codes, dots, whole) of tile_body.h */
 
 /* A block of a panel, or of two: codes, scales of 32 columns or of each half, minimums. */
 typedef struct MOEK_V_(byte_block) {
@@ -154,11 +155,93 @@ MOEK_V_FN void MOEK_V_(bytes_run)(float *sum, const moek_tile_w_ *w, int panels,
 #undef MOEK_BYTES_OF_
 #undef MOEK_BYTES_OF_ARRAYS_
 
+/* Part p of a unit, which is block r of x, of which one digit is all. */
+MOEK_V_INLINE MOEK_VF MOEK_V_(byte_part)(MOEK_VF sum, const MOEK_VI codes[8], const float *scales, const float *mins,
+                                         int p, const moek_bytes_x_ *x, int r, const int element, const int kind)
+{
+    const int halves = (kind & MOEK_TILE_HALVES) != 0, words = MOEK_V_WORDS && element == MOEK_ELEMENT_S8;
+    const int g = (halves ? 2 * p : p) * (int)MOEK_PANEL;
+    const int8_t *const in = x->code + (words ? 64 : 32) * r;
+    const MOEK_VF s = MOEK_V_(all)(x->s[r]);
+    MOEK_VI d[2], whole;
+    MOEK_V_(dots)(d, codes, in, 2, element);
+    if (halves) {
+        whole = MOEK_V_(i_add)(MOEK_V_(whole)(d, NULL, 0, element), MOEK_V_(i_all)(x->half[r]));
+        sum = MOEK_V_(fma)(MOEK_V_(mul)(MOEK_V_(to_f)(whole), s), MOEK_V_(load)(scales + g), sum);
+    }
+    whole = MOEK_V_(i_add)(MOEK_V_(whole)(d, NULL, halves ? 1 : 2, element), MOEK_V_(i_all)(x->start[r]));
+    if (halves) scales += MOEK_PANEL;
+    sum = MOEK_V_(fma)(MOEK_V_(mul)(MOEK_V_(to_f)(whole), s), MOEK_V_(load)(scales + g), sum);
+    if (!(kind & MOEK_TILE_MIN)) return sum;
+    sum = MOEK_V_(fma)(MOEK_V_(load)(mins + g), MOEK_V_(all)(x->low[0][r]), sum);
+    return halves ? MOEK_V_(fma)(MOEK_V_(load)(mins + g + MOEK_PANEL), MOEK_V_(all)(x->low[1][r]), sum) : sum;
+}
+/* A unit as it lies: of `rows` rows of x, 1 to 4, from row r on of `all`. */
+MOEK_V_INLINE void MOEK_V_(byte_rows)(float *sum, const uint8_t *unit, const uint8_t *from, int parts,
+                                      const moek_bytes_x_ *x, int b, int all, int r, const int rows,
+                                      const moek_unit_layout_ *l, const float *scale, const float *min,
+                                      const int element, const int kind)
+{
+    int h, p, i;
+    for (h = 0; h < MOEK_PANEL; h += MOEK_V_LANES) {
+        float *const to = sum + r * MOEK_STRIP + h;
+        MOEK_VF s0 = MOEK_V_(load)(to), s1 = s0, s2 = s0, s3 = s0;
+        if (rows > 1) s1 = MOEK_V_(load)(to + MOEK_STRIP);
+        if (rows > 2) s2 = MOEK_V_(load)(to + 2 * MOEK_STRIP);
+        if (rows > 3) s3 = MOEK_V_(load)(to + 3 * MOEK_STRIP);
+        for (p = 0; p < parts; p++) {
+            MOEK_VI codes[8];
+            MOEK_V_FENCE;
+            for (i = 0; i < l->bytes && !h && !r; i += 64)
+                MOEK_PREFETCH((uintptr_t)unit + MOEK_TILE_AHEAD + (uintptr_t)(p * l->bytes + i));
+            MOEK_V_(unit_codes)(codes, from + 4 * h, l, p, 1);
+#define MOEK_PART_(s, i) \
+    s = MOEK_V_(byte_part)(s, codes, scale + h, min + h, p, x, (b + p) * all + r + (i), element, kind)
+            MOEK_PART_(s0, 0);
+            if (rows > 1) MOEK_PART_(s1, 1);
+            if (rows > 2) MOEK_PART_(s2, 2);
+            if (rows > 3) MOEK_PART_(s3, 3);
+#undef MOEK_PART_
+        }
+        MOEK_V_(store)(to, s0);
+        if (rows > 1) MOEK_V_(store)(to + MOEK_STRIP, s1);
+        if (rows > 2) MOEK_V_(store)(to + 2 * MOEK_STRIP, s2);
+        if (rows > 3) MOEK_V_(store)(to + 3 * MOEK_STRIP, s3);
+    }
+}
+MOEK_V_INLINE void MOEK_V_(byte_unit)(float *sum, const uint8_t *unit, int parts, const moek_bytes_x_ *x, int b,
+                                      int rows, const moek_unit_layout_ *l, moek_unit_factors_ *factors,
+                                      const int element, const int kind)
+{
+    MOEK_LINE_ALIGNED_ float scale[2 * MOEK_UNIT_PARTS * MOEK_PANEL];
+    MOEK_LINE_ALIGNED_ float min[2 * MOEK_UNIT_PARTS * MOEK_PANEL];
+    const uint8_t *const from = moek_unit_begin_(l, unit, parts);
+    int r;
+    factors(scale, min, unit, parts, 0, parts);
+#define MOEK_ROWS_(n) MOEK_V_(byte_rows)(sum, unit, from, parts, x, b, rows, r, n, l, scale, min, element, kind)
+    for (r = 0; r + 4 <= rows; r += 4) MOEK_ROWS_(4);
+    if (rows - r == 3) MOEK_ROWS_(3);
+    else if (rows - r == 2) MOEK_ROWS_(2);
+    else if (rows - r == 1) MOEK_ROWS_(1);
+#undef MOEK_ROWS_
+}
+#define MOEK_FEW_(name, element, kind) \
+    MOEK_V_FN void MOEK_V_(unit_bytes_##name)(float *sum, const uint8_t *unit, int parts, const moek_bytes_x_ *x, \
+                                             int b, int rows) \
+    { \
+        MOEK_V_(byte_unit)(sum, unit, parts, x, b, rows, &moek_unit_layout_##name##_, MOEK_V_UNIT_FACTORS_(name), \
+                           element, kind); \
+    }
+MOEK_EACH_UNIT_(MOEK_FEW_)
+#undef MOEK_FEW_
+
 /* What a set has given is spent. */
 #undef MOEK_VF
 #undef MOEK_VI
 #undef MOEK_V_LANES
 #undef MOEK_V_WORDS
+#undef MOEK_V_UNIT_FACTORS_
+#undef MOEK_V_FENCE
 #undef MOEK_V_
 #undef MOEK_V_FN
 #undef MOEK_V_INLINE

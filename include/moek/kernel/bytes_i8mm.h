@@ -96,7 +96,7 @@ MOEK_NEON_FN void moek_bytes_run_i8mm_(float *sum, const moek_tile_w_ *w, int pa
     }
 }
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_i8mm_ = {
-    &moek_panel_set_neon_, moek_bytes_place_neon_, moek_bytes_run_i8mm_, 0, 0, 0, 0, NULL, NULL
+    &moek_panel_set_neon_, moek_bytes_place_neon_, moek_bytes_run_i8mm_, 0, 0, 0, 0, 0, NULL, NULL
 };
 #endif
 #endif

@@ -48,13 +48,15 @@ MOEK_NEON_INLINE void moek_tile_byte_half_neon_(int32x4_t to[2], int32x4_t start
 #define MOEK_VI int32x4_t
 #define MOEK_V_LANES 4
 #define MOEK_V_WORDS 0
+#define MOEK_V_UNIT_FACTORS_(name) moek_unit_factors_##name##_neon_
+#define MOEK_V_FENCE (void)0
 #define MOEK_V_(x) moek_tile_##x##_neon_
 #define MOEK_V_FN MOEK_NEON_FN
 #define MOEK_V_INLINE MOEK_NEON_INLINE
 #include "bytes_body.h"
 
 static MOEK_UNUSED const moek_byte_set_ moek_byte_set_neon_ = {
-    &moek_panel_set_neon_, moek_bytes_place_neon_, moek_tile_bytes_run_neon_, 0, 0, 0, 0, NULL, NULL
+    &moek_panel_set_neon_, moek_bytes_place_neon_, moek_tile_bytes_run_neon_, 0, 0, 0, 8, 0, NULL, NULL
 };
 #endif
 #endif

@@ -47,7 +47,7 @@ typedef struct moek_x_run_ {
                                                           then sums of x, for minimums; 0 behind all of k */
     moek_x_list_ list[MOEK_THIRDS];
     int thirds, dense;                                 /* entries of the lists; 1: t counts in all chunks */
-    float back;                                        /* of blocks: `group` is times so much less, where x is tiny */
+    float back;                                        /* of blocks: `group` is 1 / back of itself (moek_x_unit_) */
 } MOEK_LINE_ALIGNED_ moek_x_run_;
 /* Some columns of a row of blocks, from column `begin` of a block on (0 or 128), to codes of s8: multiples of 32, in a
  * block of 256 of 128.  All scales of these blocks, as f32, and minimums with their sign. */
@@ -406,16 +406,23 @@ MOEK_CPU_FN void moek_digits_x_(const moek_digits_ *d, float *to, const char *ro
     else if (d->f.x == MOEK_ELEMENT_S8) for (i = at; i < at + n; i++) to[i - at] = ((const int8_t *)row)[i];
     else for (i = at; i < at + n; i++) to[i - at] = moek_from_e2m1_(((const uint8_t *)row)[i / 2] >> i % 2 * 4 & 15);
 }
+/* What x whose largest has these bits is multiplied by, so that f32 has room for products of scales and for sums of
+ * codes; below `small` it is tiny.  *back makes up for that. */
+MOEK_CPU_FN float moek_x_unit_(uint32_t top, uint32_t small, float *back)
+{
+    const float up = 18446744073709551616.0f, down = 5.421010862427522e-20f;           /* 2^64, 2^-64 */
+    const int tiny = top < small, large = top >= 191u << 23;                           /* 2^64 */
+    *back = tiny ? down : large ? up : 1;
+    return tiny ? up : large ? down : 1;
+}
 /* Units and sums of groups of a run of blocks, and what an offset of codes adds; top: of x.  Scales times units stay
  * numbers that f32 has with all its bits. */
 static MOEK_UNUSED void moek_digits_groups_(const moek_digits_ *d, moek_x_run_ *to, int chunks, uint32_t top)
 {
     const int columns = d->f.w_scale.columns, lanes = columns / 4, words = d->blocks && d->blocks->words;
     const int offset = d->blocks ? d->blocks->offset : 0, starts = d->blocks && d->blocks->starts;
-    const int small = top < 79u << 23;                 /* 2^-48 */
-    const float unit = 0.00390625f * (small ? 18446744073709551616.0f : 1.0f);
+    const float unit = 0.00390625f * moek_x_unit_(top, 79u << 23 /* 2^-48 */, &to->back);
     int c, l, i;
-    to->back = small ? 5.421010862427522e-20f : 1.0f;  /* 2^-64 */
     memset(to->group, 0, sizeof to->group);
     for (c = 0; c < chunks; c++) {
         moek_x_chunk_ *const chunk = &to->chunk[c];
@@ -442,10 +449,10 @@ static MOEK_UNUSED void moek_digits_block_bytes_(const moek_digits_ *d, moek_x_r
     const int columns = d->f.w_scale.columns, lanes = columns / 4, words = d->blocks && d->blocks->words;
     const int offset = d->blocks ? d->blocks->offset : 0, first = run * MOEK_RUN * MOEK_CHUNK;
     const int all = d->all - first < MOEK_RUN * MOEK_CHUNK ? d->all - first : MOEK_RUN * MOEK_CHUNK;
-    const int small = moek_top_(0, scale + first / 32, (all + 31) / 32) < 72u << 23;       /* 2^-55 */
+    const uint32_t top = moek_top_(0, scale + first / 32, (all + 31) / 32);
+    const float unit = moek_x_unit_(top, 72u << 23 /* 2^-55 */, &to->back);
     int c, l, i;
     to->thirds = 0; to->dense = 1;
-    to->back = small ? 5.421010862427522e-20f : 1.0f;  /* 2^-64 */
     memset(to->group, 0, sizeof to->group);
     for (c = 0; c * MOEK_CHUNK < all; c++) {
         moek_x_chunk_ *const chunk = &to->chunk[c];
@@ -467,7 +474,7 @@ static MOEK_UNUSED void moek_digits_block_bytes_(const moek_digits_ *d, moek_x_r
             float *const group = to->group + moek_group_at_(k / columns, columns);
             int32_t of = 0;
             for (i = l; i < l + lanes; i++) of += sum[i];
-            group[0] = scale[(first + k) / 32] * (small ? 18446744073709551616.0f : 1.0f);
+            group[0] = scale[(first + k) / 32] * unit;
             group[256 / columns] = (float)of * group[0];
         }
     }

@@ -8,7 +8,8 @@
  * minimums of a unit in L1, once for all rows of x; t counts throughout, and a minimum multiplies the sum of x.
  *
  * So plain C, which is the measure, and each set of instructions (tile_avx2.h, ..) give the same bits, and so does any
- * number of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied as many rows are (panel.h).     */
+ * number of rows.  A row of x with a NaN or Inf, which no integer has, or with numbers whose sums times codes f32 may
+ * not have before scales make these smaller, is multiplied as many rows are (panel.h).                               */
 #include "panel.h"
 #ifndef MOEK_TILE_H
 #define MOEK_TILE_H
@@ -20,6 +21,7 @@ enum {
     MOEK_TILE_THIRDS = 48,                             /* fours of columns in the list of a run; more: dense */
     MOEK_TILE_STRIPS = 16,                             /* the most of a task, which share x */
     MOEK_TILE_SUMS = MOEK_TILE_ROWS * (int)MOEK_STRIP, /* of a strip */
+    MOEK_TILE_TOP = 242 << 23,                         /* bits of 2^115: 32 codes times x may be 2^12 times as much */
     MOEK_TILE_AHEAD = 12288, MOEK_TILE_AHEAD_SCALES = 1024              /* bytes that are asked for early */
 };
 /* Four columns of x that have a t. */
@@ -412,8 +414,8 @@ static MOEK_UNUSED void moek_tile_panel_(const moek_tiles_ *t, float *sum, int e
         }
     }
 }
-/* sum[strip][MOEK_TILE_ROWS][MOEK_STRIP] of at most MOEK_TILE_ROWS rows of x.  Returns rows that have a NaN or Inf, a
- * bit each. */
+/* sum[strip][MOEK_TILE_ROWS][MOEK_STRIP] of at most MOEK_TILE_ROWS rows of x.  Returns rows that are not done so, a bit
+ * each. */
 static MOEK_UNUSED int moek_tile_sums_(const moek_tiles_ *t, int e, int p0, int rows, int j0, int columns, float *sum)
 {
     const moek_digits_ *const d = &t->p.d;
@@ -427,8 +429,8 @@ static MOEK_UNUSED int moek_tile_sums_(const moek_tiles_ *t, int e, int p0, int 
         const int n = runs - run0 < at_once ? runs - run0 : at_once;
         for (r = 0; r < rows; r++)
             for (run = 0; run < n; run++)
-                if (moek_tile_x_of_(t, &x[run * rows + r], moek_digits_from_(d->a, p0 + r), run0 + run) >= 0x7f800000)
-                    floats |= 1 << r;
+                if (moek_tile_x_of_(t, &x[run * rows + r], moek_digits_from_(d->a, p0 + r), run0 + run) >=
+                    MOEK_TILE_TOP) floats |= 1 << r;
         for (j = 0; j < columns; j += MOEK_PANEL)
             for (of = 0; of < d->halves; of++) {
                 float *const to = sum + j / strip * MOEK_TILE_SUMS;

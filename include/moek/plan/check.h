@@ -43,11 +43,10 @@ static int moek_can_tile_(const moek_config *c, int op)
 }
 /* The same for panels: rows of up and columns of down are inter; and a scale of 16 rows lies in one place. */
 enum { MOEK_PANEL_GRANULE_ = 32 };
-static int moek_can_panel_(const moek_config *c, int op)
+static int moek_can_panel_(const moek_config *c)
 {
-    const moek_format *const f = moek_format_at_(c, op);
-    return (!f->only_blocks || f->x_bits == 16) && c->hidden % MOEK_PANEL_GRANULE_ == 0 &&
-           c->inter % MOEK_PANEL_GRANULE_ == 0 && c->inter_offset % MOEK_PANEL_GRANULE_ == 0;
+    return c->hidden % MOEK_PANEL_GRANULE_ == 0 && c->inter % MOEK_PANEL_GRANULE_ == 0 &&
+           c->inter_offset % MOEK_PANEL_GRANULE_ == 0;
 }
 static int moek_scales_in_panels_(const moek_format *f, int block)
 {
@@ -133,8 +132,8 @@ static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
     int i;
     if (c->weight_layout && at[own] != c->weight_layout && f->only_blocks)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is %d, and %s comes in blocks of GGUF files alone, "
-                   "which are read in place where x is not T: leave it 0, or MOEK_WEIGHTS_BLOCKS (%d)",
-                   c->weight_layout, f->name, MOEK_WEIGHTS_BLOCKS);
+                   "which are not tiled where x is not T: leave it 0 (MOEK_WEIGHTS_BLOCKS), or, on a CPU, set "
+                   "MOEK_WEIGHTS_PANELS (%d)", c->weight_layout, f->name, MOEK_WEIGHTS_PANELS);
     if (c->weight_layout && at[own] != c->weight_layout)
         MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_BLOCKS, and GGUF files have no blocks "
                    "of %s (moek_format.file_type): leave it 0", f->name);
@@ -144,7 +143,7 @@ static moek_status moek_check_layout_(const moek_config *c, moek_text_ *why)
             MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_TILED, and hidden %d or inter %d "
                        "no multiple of %d: leave weight_layout 0", c->hidden, c->inter,
                        moek_tile_granule_(moek_format_at_(c, i)));
-        if (layout == MOEK_WEIGHTS_PANELS && !moek_can_panel_(c, i))
+        if (layout == MOEK_WEIGHTS_PANELS && !moek_can_panel_(c))
             MOEK_FAIL_(why, MOEK_E_ARGUMENT, "config.weight_layout is MOEK_WEIGHTS_PANELS, and hidden %d, inter %d or "
                        "inter_offset %d no multiple of %d: leave weight_layout 0", c->hidden, c->inter,
                        c->inter_offset, MOEK_PANEL_GRANULE_);

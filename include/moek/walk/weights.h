@@ -50,7 +50,7 @@ static moek_status moek_repack_(const moek_plan *plan, int down, int what, const
             (!moek_table_[i].quant || moek_table_[i].quant == f->number)) k = &moek_table_[i];
     if (!k) return MOEK_E_NO_KERNEL;
     if (host ? stream != NULL : moek_device_current_() != plan->device) return MOEK_E_ARGUMENT;
-    if (!(host ? moek_can_panel_ : moek_can_tile_)(&plan->config, op)) return MOEK_E_ARGUMENT;
+    if (!(host ? moek_can_panel_(&plan->config) : moek_can_tile_(&plan->config, op))) return MOEK_E_ARGUMENT;
     if (moek_layout_at_(&plan->config, op) == MOEK_WEIGHTS_BLOCKS && !f->only_blocks)
         return MOEK_E_ARGUMENT;                        /* the plan's weights are no arrays */
     if (!down && !host && plan->config.up_layout == MOEK_UP_SEPARATE) return MOEK_E_ARGUMENT;
