@@ -178,13 +178,14 @@ static int does_the_same(const moek_kernel *plain, const moek_kernel *k)
            (plain->reads & k->reads) == plain->reads && asked_for(plain) && asked_for(k) && can_run(k);
 }
 /* Will this row of plain C, a GEMM, be tested, and take that kernel for a set of instructions along?  The one of its
- * height, if there is one. */
+ * height, if there is one that reads weights as this row does. */
 static int takes_along(const moek_kernel *plain, const moek_kernel *k)
 {
     int count, i;
     const moek_kernel *const all = moek_kernels(&count);
     if ((k->op != MOEK_OP_UP && k->op != MOEK_OP_DOWN) || !does_the_same(plain, k)) return 0;
-    for (i = 0; i < count && plain->m != k->m; i++) if (all[i].m == k->m && does_the_same(&all[i], k)) return 0;
+    for (i = 0; i < count && plain->m != k->m; i++)
+        if (all[i].m == k->m && all[i].reads & plain->reads && does_the_same(&all[i], k)) return 0;
     return 1;
 }
 static void say_row(const char *name, int cases, double worst, const char *time, int failed)
