@@ -85,11 +85,6 @@ static inline const moek_format *format_lying(const moek_config *c, int quant)
 }
 /* Has it arrays, too?  (One that format_in_blocks makes, that is.) */
 static inline int format_has_arrays(const moek_format *f) { return !moek_format_of(f->number)->only_blocks; }
-/* Do panels of CPUs hold it as it comes? */
-static inline int format_in_panels(const moek_format *f)
-{
-    return !f->only_blocks || (f->x_bits == 16 && !format_has_arrays(f));
-}
 
 /* So many columns, or more: whole blocks, where it comes in such alone. */
 static inline int format_round_up(const moek_format *f, int columns)
