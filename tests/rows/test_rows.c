@@ -244,10 +244,10 @@ static void test_row(const moek_kernel *row)
     share_cases(row);
     turns = row->m / 8 + 3 * row->quant, asked = 7 * row->quant;
     rng_seed(1);                                       /* a row gives the same, whatever runs before it */
-    /* (The most seen: 1.30.  sm120, where each 32 of k of a sum have scales of their own inside: 1.95, for the group of
+    /* (The most seen: 1.59.  sm120, where each 32 of k of a sum have scales of their own inside: 1.95, for the group of
      * the largest scales makes most of the products, and the others cut off as much.) */
     ref_products_error = (row->arch == 90 || (by_mma && TEST_NARROW)) && row->quant && format_quantizes(now.format)
-                       ? ldexp(row->arch == 120 && now.format->w_scale.columns == 32 ? 3 : 1.5, -12) : 0;
+                       ? ldexp(row->arch == 120 && now.format->w_scale.columns == 32 ? 3 : 2, -12) : 0;
     ref_w_in_t = mem_on_gpu(row->arch);
     ref_blocks_in_t = 3 * ref_makes_t(row);
     ref_w_in_e4m3 = row->quant && gemm_in_fragments() && format_quantizes(now.format);
