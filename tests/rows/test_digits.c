@@ -59,7 +59,8 @@ static void fill(const sum_case *c, const moek_format *f)
     for (i = 0; i < ROWS * c->k; i++)
         ref_put(of_x, x, (size_t)i, by ? 30 * rng_normal() : number_of(c, i) * (f->x_bits < 16 ? 30 : 1));
     for (i = 0; i < ROWS * 256; i++) x_scale[i] = 0.5f + rng_uniform();
-    for (i = 0; i < ROWS * 256; i++) x_scale[i] *= (float)ldexp(1, by);
+    for (i = 0; i < ROWS * 256; i++)                   /* (large ones in every other row of x) */
+        if (by < 0 || i / ((c->k + 31) / 32) % 2) x_scale[i] *= (float)ldexp(1, by);
     if (given->only_blocks) {
         block_fill(given, w, N, (size_t)c->k, c->kind == LARGE ? ldexp(1, -10) : 1, rng_u32());
         return;
@@ -266,8 +267,9 @@ static void blocks_to_panel(const sum_case *c, const moek_digits_ *d)
  * in place, in panels by words, and in panels as these lie; of so many rows of x, those of x again and again. */
 static void bytes_of_blocks(const sum_case *c, const moek_gemm_args *args)
 {
-    enum { IN_PLACE, IN_PANELS, AS_THEY_LIE, LAYOUTS, MOST = 2 * ROWS - 1 };
-    static const int32_t again[MOST] = { 0, 1, 2, 3, 0, 1, 2 };
+    enum { IN_PLACE, IN_PANELS, AS_THEY_LIE, LAYOUTS, MOST = 17 };
+    static const int32_t again[MOST] = { 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0 };
+    static const int counts[] = { 1, 2, 3, 4, 5, 6, 7, 9, MOST };              /* of rows: beyond the limits of sets */
     static const char *const names[] = { "in place", "in panels", "in panels as these lie" };
     static float plain[MOEK_BYTES_ROWS * MOEK_STRIP], made[MOEK_BYTES_ROWS * MOEK_STRIP];
     static const struct { const moek_byte_set_ *set; int of; } ways[] = {
@@ -280,7 +282,7 @@ static void bytes_of_blocks(const sum_case *c, const moek_gemm_args *args)
     };
     const moek_format *const f = given_to(c);
     moek_gemm_ found;
-    int i, layout, rows, j, r;
+    int i, layout, rows, j, r, n;
     if (!f->only_blocks || f->x != MOEK_ELEMENT_S8) return;
     for (i = 0; i < (int)(sizeof ways / sizeof *ways) * LAYOUTS; i++) {
         const int of = ways[i / LAYOUTS].of;
@@ -297,8 +299,9 @@ static void bytes_of_blocks(const sum_case *c, const moek_gemm_args *args)
             blocks_to_panel(c, &t.t.p.d);
             moek_bytes_in_units_(&t, u->by[of], layout == AS_THEY_LIE ? u->unit_bytes[of] : NULL);
         }
-        for (rows = 1; rows <= MOST; rows++) {
+        for (n = 0; n < (int)(sizeof counts / sizeof *counts); n++) {
             int other = 0, wrong = 0;
+            rows = counts[n];
             moek_bytes_sums_(&t, 0, 0, rows, 0, N, i ? made : plain);
             for (r = 0; r < rows; r++)
                 for (j = 0; j < N; j++) {
