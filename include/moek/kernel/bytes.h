@@ -332,7 +332,7 @@ static MOEK_UNUSED void moek_bytes_panels_(const moek_bytes_ *t, float *sum, int
         t->set->run(sum, w, panels, x, i / 32, rows);
     }
 }
-/* Units of rows of x, whose scales are large: sums get `back`, and wait for that.  (f32 has room for small ones.) */
+/* Units of rows of x whose scales are large: sums are multiplied by `back` at the end.  (Small ones have room.) */
 MOEK_CPU_FN void moek_bytes_of_rows_(const moek_bytes_ *t, int p0, int rows, float *units, float *back)
 {
     const moek_digits_ *const d = &t->t.p.d;
@@ -427,11 +427,13 @@ static MOEK_UNUSED moek_status moek_bytes_launch_(const void *args, moek_stream 
 {
     moek_gemm_ found;
     moek_bytes_ t = moek_bytes_of_(args, &found, set, op, quant, columns, blocks);
-    const int strip = MOEK_STRIP / t.t.p.d.halves;
+    const int strip = MOEK_STRIP / t.t.p.d.halves, most = moek_gemm_most_rows_(t.t.p.d.a);
+    int strips = 1;                                    /* that share x, as many as their sums have room */
     if (t.t.exact && t.t.p.d.all > MOEK_PANEL_EXACT)
         return moek_panel_launch_(args, stream, set->panel, op, quant, columns, NULL, NULL);
     if (t.t.p.d.block && t.t.p.in_panels) moek_bytes_in_units_(&t, units, unit);
-    t.t.p.d.columns = moek_gemm_columns_(t.t.p.d.a, stream, MOEK_TILE_STRIPS * strip, strip / 4);
+    while (2 * strips * moek_bytes_laid_(&t, most) <= MOEK_BYTES_ROWS && strips < MOEK_TILE_STRIPS) strips *= 2;
+    t.t.p.d.columns = moek_gemm_columns_(t.t.p.d.a, stream, strips * strip, strip / 4);
     moek_parallel_for_(stream, moek_gemm_tasks_(t.t.p.d.a, t.t.p.d.columns), moek_bytes_task_, &t);
     return MOEK_OK;
 }

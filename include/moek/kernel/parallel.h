@@ -75,4 +75,14 @@ static MOEK_UNUSED moek_gemm_task_ moek_gemm_task_of_(const moek_gemm_ *a, int c
     if (!a->rows_per_expert && a->rows.block_row[b] != t.first) t.end = t.first;
     return t;
 }
+/* Rows of the expert that has the most. */
+static MOEK_UNUSED int moek_gemm_most_rows_(const moek_gemm_ *a)
+{
+    int e, most = 0;
+    for (e = 0; e < a->experts; e++) {
+        const int rows = a->rows_per_expert ? a->rows.counts[e] : a->rows.offsets[e + 1] - a->rows.offsets[e];
+        if (rows > most) most = rows;
+    }
+    return most;
+}
 #endif
