@@ -159,6 +159,8 @@ class Block:
         if self.w not in elements or self.w == "T":
             raise Bad(f"{at}: w must be one of {' '.join(e for e in elements if e != 'T')}, not {shown(self.w)}")
         self.code = planes_of(given.get("code"), elements[self.w], self.bytes, f"{at}: code")
+        if any(self.columns * plane[1] % 32 for plane in self.code):
+            raise Bad(f"{at}: code: {self.columns} columns of each plane must be whole words of 4 bytes, for panels")
         self.scale, self.super = self.scale_of(given, "scale", "super", at)
         self.min, self.super_min = self.scale_of(given, "min", "super_min", at) if "min" in given else (None, None)
         self.sign = given.get("sign", 0)

@@ -575,6 +575,19 @@ int main(int count, char **words)
 """
 
 
+def test_planes():
+    """Panels move codes of a block by words."""
+    root = copy("planes")
+    path = os.path.join(root, "kernels.toml")
+    text = moegen.read(path)
+    line = 'blocks.q9_0 = { type = 61, bytes = 4, columns = 4, w = "u4b8", code = [[2, 4, 4]], ' \
+           'scale = ["fp16", 4, [0, 16, 1]] }\n'
+    with open(path, "w") as f:
+        f.write(text.replace("blocks.q4_0 ", line + "blocks.q4_0 "))
+    says = sentence(root, [], "a block of 4 columns")
+    check("must be whole words of 4 bytes" in (says or ""), f"4 columns of a plane: {says}")
+
+
 def test_blocks():
     """A made-up format that leaves the columns of a scale open, with global scales and zero points, on the CPU."""
     root = copy("blocks")
@@ -1033,8 +1046,9 @@ if __name__ == "__main__":
     work = tempfile.mkdtemp(prefix="moegen-", dir=os.path.join(ROOT, "build"))
     try:
         for test in (test_names, test_bad_rows, test_nonsense_rows, test_nonsense_files, test_expert_names, test_rules,
-                     test_serves, test_columns, test_formats, test_blocks, test_fields, test_stable, test_objects,
-                     test_check, test_more_rows, test_python, test_bundle_words, test_bundle, test_new_row):
+                     test_serves, test_columns, test_formats, test_planes, test_blocks, test_fields, test_stable,
+                     test_objects, test_check, test_more_rows, test_python, test_bundle_words, test_bundle,
+                     test_new_row):
             try:
                 test()
             except Exception as e:                     # a test that breaks is a failure, not the end

@@ -262,6 +262,7 @@ static inline ref_tiles ref_tiles_of_(const moek_block *b)
 {
     ref_tiles t;
     int half, p, at, c;
+    for (p = 0; p < b->planes; p++) if (8 % b->plane[p].bits || b->plane[p].shift % b->plane[p].bits) abort();
     t.groups = 64 / b->scale.of.columns, t.bits = ref_planes_bits_(b->scale.plane, b->scale.planes);
     t.kinds = b->sign ? 2 : 1, t.row_bits = t.groups * t.kinds * t.bits, t.tops = b->scale.top.type ? t.kinds : 0;
     t.codes = (size_t)(64 * 64 * ref_planes_bits_(b->plane, b->planes)), t.unit = t.codes + (size_t)(64 * t.row_bits);

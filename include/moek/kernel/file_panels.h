@@ -6,7 +6,7 @@
 
 /* 256 columns of 16 rows are a unit, or what is left of a row.  In front lie the scales of all its blocks, f16 and
  * bytes of 16 rows side by side, then their codes, words of 4 bytes of 16 rows side by side. */
-enum { MOEK_UNIT = 256, MOEK_UNIT_ROWS = 16, MOEK_FILE_RUNS = 6 };
+enum { MOEK_UNIT = 256, MOEK_UNIT_ROWS = 16, MOEK_FILE_RUNS = 9 };
 /* Bytes of a block that go the same way: `each` of a row, then as many of the next row. */
 typedef struct moek_file_run_ {
     int first, bytes, each, at;                        /* at: byte `first` among the heads, or the codes, of 16 rows */
