@@ -65,8 +65,9 @@
  * DETERMINISM.  The same inputs give the same bits, in every run, whatever the stream or graph.  expert_load counters
  * are integers and exact.
  * NUMBERS.  A NaN or Inf in a token's input reaches only that token's output (fp8t with a dynamic scale too).  Logits
- * whose softmax is no number make that token's y NaN (moek/ops.h: route has what others do).  Scales of whole rows and
- * matrices act on sums: f32 must have room for sums of codes times x, or y is Inf or NaN, however small the scale.
+ * whose softmax is no number make that token's y NaN (moek/ops.h: route has what others do).  Scales of whole rows,
+ * of matrices and of blocks of 128 columns act on sums, and so do all scales of arrays in few-row kernels of CPUs: f32
+ * must have room for sums of codes times x, or y is Inf or NaN, however small the scale.
  * VERSIONS.  Fields are only appended.  A caller compiled against another moek.h gets MOEK_E_VERSION, not a crash.   */
 #include "moek/api.h"                                 /* types and functions */
 #include "moek/stages.h"                              /* and what engines take besides */

@@ -29,7 +29,7 @@ typedef struct layer {
     moek_args args;                                    /* host pointers */
     int options, up_rows;                              /* up_rows: of w_up, of one expert */
     layer_array array[LAYER_ARRAYS];
-    area_list areas;                                     /* in which arrays lie */
+    area_list areas;                                   /* in which arrays lie */
     int arrays;
     char why[MOEK_WHY], what[160];
 } layer;

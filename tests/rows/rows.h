@@ -20,7 +20,7 @@ static struct {
     const moek_kernel *row;
     const moek_format *format;                         /* of the row; NULL: it has none */
     rows_buffer buffer[ROWS_BUFFERS];
-    area_list areas;                                     /* in which buffers lie */
+    area_list areas;                                   /* in which buffers lie */
     int buffers, cases;
     int thin;                                          /* 1: it has the cases of the quick set (quick.h) */
     int sharers, share;                                /* rows that share some cases, and which of them this one is */

@@ -47,7 +47,7 @@ typedef struct moek_x_run_ {
                                                           then sums of x, for minimums; 0 behind all of k */
     moek_x_list_ list[MOEK_THIRDS];
     int thirds, dense;                                 /* entries of the lists; 1: t counts in all chunks */
-    float back;                                        /* of blocks: `group` is 1 / back of itself (moek_x_unit_) */
+    float back;                                        /* of blocks: `group` is divided by back, which sums get */
 } MOEK_LINE_ALIGNED_ moek_x_run_;
 /* Some columns of a row of blocks, from column `begin` of a block on (0 or 128), to codes of s8: multiples of 32, in a
  * block of 256 of 128.  All scales of these blocks, as f32, and minimums with their sign. */
@@ -336,7 +336,8 @@ enum { MOEK_DOTS_ZERO = 1, MOEK_DOTS_SCALED = 2, MOEK_DOTS_DENSE = 4 };
     X(u4b8, U4B8, 0) X(u4b8_zero, U4B8, MOEK_DOTS_ZERO) X(u4b8_scaled, U4B8, MOEK_DOTS_SCALED) \
     X(u4b8_both, U4B8, MOEK_DOTS_ZERO | MOEK_DOTS_SCALED) \
     X(e2m1, E2M1, 0) X(e2m1_scaled, E2M1, MOEK_DOTS_SCALED) X(s8, S8, 0)
-/* Are formats with such weights compiled?  Loops of other weights would be half of the time that one format takes. */
+/* Are formats with such weights compiled?  Loops of other weights would be half of the time that one format takes.
+ * (What reaches these loops has the element of its format: blocks have loops of their own.) */
 #define MOEK_IS_U4B8_(NAME, name, number, a, b, w, ...) \
     || (MOEK_ELEMENT_##w == MOEK_ELEMENT_U4B8 && MOEK_WANT_QUANT(number))
 #define MOEK_IS_E2M1_(NAME, name, number, a, b, w, ...) \
@@ -406,8 +407,8 @@ MOEK_CPU_FN void moek_digits_x_(const moek_digits_ *d, float *to, const char *ro
     else if (d->f.x == MOEK_ELEMENT_S8) for (i = at; i < at + n; i++) to[i - at] = ((const int8_t *)row)[i];
     else for (i = at; i < at + n; i++) to[i - at] = moek_from_e2m1_(((const uint8_t *)row)[i / 2] >> i % 2 * 4 & 15);
 }
-/* What x whose largest has these bits is multiplied by, so that f32 has room for products of scales and for sums of
- * codes; below `small` it is tiny.  *back makes up for that. */
+/* The power of two for x, or for its scale, whose largest has the bits `top`, so that f32 has room for products of
+ * scales and for sums of codes; below `small` it is tiny.  Sums are multiplied by *back. */
 MOEK_CPU_FN float moek_x_unit_(uint32_t top, uint32_t small, float *back)
 {
     const float up = 18446744073709551616.0f, down = 5.421010862427522e-20f;           /* 2^64, 2^-64 */

@@ -8,8 +8,8 @@
  * minimums of a unit in L1, once for all rows of x; t counts throughout, and a minimum multiplies the sum of x.
  *
  * So plain C, which is the measure, and each set of instructions (tile_avx2.h, ..) give the same bits, and so does any
- * number of rows.  A row of x with a NaN or Inf, which no integer has, or with numbers whose sums times codes f32 may
- * not have before scales make these smaller, is multiplied as many rows are (panel.h).                               */
+ * number of rows.  A row of x with a NaN or Inf, which no integer has, is multiplied as many rows are (panel.h).  So
+ * is a row with x of 2^115 and more: sums of codes times x may exceed f32 before the scale.                          */
 #include "panel.h"
 #ifndef MOEK_TILE_H
 #define MOEK_TILE_H
@@ -246,7 +246,7 @@ enum { MOEK_TILE_ZERO = 1, MOEK_TILE_HALVES = 2, MOEK_TILE_DENSE = 4, MOEK_TILE_
 
 /* What a launcher found. */
 typedef struct moek_tiles_ {
-    moek_panels_ p, floats;                            /* sums are what they mean; how rows with NaN or Inf are done */
+    moek_panels_ p, floats;                            /* sums are what they mean; rows of large x, NaN, Inf */
     const moek_tile_set_ *set;
     moek_tile_few_ *few;                               /* of blocks in panels; or NULL: by plain C */
     int offset, words;                                 /* of codes; q of x as words */
