@@ -18,7 +18,11 @@ typedef struct area_place { unsigned char *host, *got, *there; } area_place;
 static int areas_apart;                                /* 1: an area an array, on a GPU, too */
 static area areas_kept;                                /* of a GPU, for who comes next; bytes 0: there is none */
 
-static inline int area_side_by_side(int arch) { return MEM_CUDA && mem_on_gpu(arch) && !areas_apart; }
+#if MEM_CUDA && !defined(MOEK_EMU_CUDA)
+static inline int area_side_by_side(int arch) { return mem_on_gpu(arch) && !areas_apart; }
+#else
+static inline int area_side_by_side(int arch) { (void)arch; return 0; }
+#endif
 static inline area area_new(int arch, size_t bytes)
 {
     area a = areas_kept;
