@@ -16,7 +16,7 @@ typedef struct area_list { area of[AREAS]; int count; } area_list;
 typedef struct area_place { unsigned char *host, *got, *there; } area_place;
 
 static int areas_apart;                                /* 1: an area an array, on a GPU, too */
-static area areas_kept;                                /* of a GPU, for who comes next; bytes 0: there is none */
+static area areas_kept;                                /* of a GPU, for the next list; bytes 0: there is none */
 
 #if MEM_CUDA && !defined(MOEK_EMU_CUDA)
 static inline int area_side_by_side(int arch) { return mem_on_gpu(arch) && !areas_apart; }

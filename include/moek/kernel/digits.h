@@ -333,25 +333,17 @@ static MOEK_UNUSED const moek_set_ moek_set_cpu_ = {
 enum { MOEK_DOTS_ZERO = 1, MOEK_DOTS_SCALED = 2, MOEK_DOTS_DENSE = 4 };
 /* X(name, element, kind) */
 #define MOEK_DOTS_OF_(X) \
-    X(u4b8, U4B8, 0) X(u4b8_zero, U4B8, MOEK_DOTS_ZERO) X(u4b8_scaled, U4B8, MOEK_DOTS_SCALED) \
-    X(u4b8_both, U4B8, MOEK_DOTS_ZERO | MOEK_DOTS_SCALED) \
-    X(e2m1, E2M1, 0) X(e2m1_scaled, E2M1, MOEK_DOTS_SCALED) X(s8, S8, 0)
-/* Are formats with such weights compiled?  Loops of other weights would be half of the time that one format takes.
- * (What reaches these loops has the element of its format: blocks have loops of their own.) */
-#define MOEK_IS_U4B8_(NAME, name, number, a, b, w, ...) \
-    || (MOEK_ELEMENT_##w == MOEK_ELEMENT_U4B8 && MOEK_WANT_QUANT(number))
-#define MOEK_IS_E2M1_(NAME, name, number, a, b, w, ...) \
-    || (MOEK_ELEMENT_##w == MOEK_ELEMENT_E2M1 && MOEK_WANT_QUANT(number))
-#define MOEK_IS_S8_(NAME, name, number, a, b, w, ...) \
-    || (MOEK_ELEMENT_##w == MOEK_ELEMENT_S8 && MOEK_WANT_QUANT(number))
-enum {
-    MOEK_WANTS_U4B8_ = 0 MOEK_EACH_FORMAT(MOEK_IS_U4B8_),
-    MOEK_WANTS_E2M1_ = 0 MOEK_EACH_FORMAT(MOEK_IS_E2M1_),
-    MOEK_WANTS_S8_ = 0 MOEK_EACH_FORMAT(MOEK_IS_S8_)
-};
-#undef MOEK_IS_U4B8_
-#undef MOEK_IS_E2M1_
-#undef MOEK_IS_S8_
+    X(u4b8, MOEK_ELEMENT_U4B8, 0) X(u4b8_zero, MOEK_ELEMENT_U4B8, MOEK_DOTS_ZERO) \
+    X(u4b8_scaled, MOEK_ELEMENT_U4B8, MOEK_DOTS_SCALED) \
+    X(u4b8_both, MOEK_ELEMENT_U4B8, MOEK_DOTS_ZERO | MOEK_DOTS_SCALED) \
+    X(e2m1, MOEK_ELEMENT_E2M1, 0) X(e2m1_scaled, MOEK_ELEMENT_E2M1, MOEK_DOTS_SCALED) \
+    X(s8, MOEK_ELEMENT_S8, 0)
+/* Elements of the weights of formats that are compiled, a bit each: loops of other elements would be half of the time
+ * that one format takes.  (What reaches these loops has the element of its format: blocks have loops of their own.) */
+#define MOEK_WANTED_W_(NAME, name, number, a, b, w, ...) | (MOEK_WANT_QUANT(number) ? 1 << MOEK_ELEMENT_##w : 0)
+enum { MOEK_WANTED_ELEMENTS_ = 0 MOEK_EACH_FORMAT(MOEK_WANTED_W_) };
+#undef MOEK_WANTED_W_
+#define MOEK_WANTS_ELEMENT_(element) (MOEK_WANTED_ELEMENTS_ >> (element) & 1)
 /* What a loop of blocks is compiled for: scales of 16 columns; codes that are more than they mean, in bytes; codes of
  * more than 6 bits, whose sums with 256 q + t do not fit into 32 bits; blocks of fewer than 256 columns. */
 enum {

@@ -7,9 +7,8 @@
     MOEK_V_FN void MOEK_V_(dot_##name)(double *sum, const moek_w_run_ *w, const moek_w_one_ *one, \
         const float *scale, const int32_t *zero, const moek_lane_scales_ *spread, const moek_x_run_ *const *x) \
     { \
-        const int of = MOEK_ELEMENT_##element; \
-        if (x[0]->dense) MOEK_V_(dot_row)(sum, w, one, scale, zero, spread, x, 1, of, (kind) | MOEK_DOTS_DENSE); \
-        else MOEK_V_(dot_row)(sum, w, one, scale, zero, spread, x, 1, of, kind); \
+        if (x[0]->dense) MOEK_V_(dot_row)(sum, w, one, scale, zero, spread, x, 1, element, (kind) | MOEK_DOTS_DENSE); \
+        else MOEK_V_(dot_row)(sum, w, one, scale, zero, spread, x, 1, element, kind); \
     }
 MOEK_DOTS_OF_(MOEK_DOT_ALONE_)
 typedef void MOEK_V_(dot_alone)(double *sum, const moek_w_run_ *w, const moek_w_one_ *one, const float *scale,
@@ -45,15 +44,14 @@ MOEK_V_INLINE void MOEK_V_(dots_of)(const moek_w_run_ *w, const moek_x_run_ *con
 #define MOEK_DOTS_SET_(name, element, kind) \
     MOEK_V_FN void MOEK_V_(dots_##name)(const moek_w_run_ *w, const moek_x_run_ *const *x, int all, int r, int rows) \
     { \
-        const int of = MOEK_ELEMENT_##element; \
-        if (rows == 4) MOEK_V_(dots_of)(w, x, all, r, MOEK_V_(dot_##name), 4, of, kind); \
-        else if (rows == 2) MOEK_V_(dots_of)(w, x, all, r, MOEK_V_(dot_##name), 2, of, kind); \
-        else MOEK_V_(dots_of)(w, x, all, r, MOEK_V_(dot_##name), 1, of, kind); \
+        if (rows == 4) MOEK_V_(dots_of)(w, x, all, r, MOEK_V_(dot_##name), 4, element, kind); \
+        else if (rows == 2) MOEK_V_(dots_of)(w, x, all, r, MOEK_V_(dot_##name), 2, element, kind); \
+        else MOEK_V_(dots_of)(w, x, all, r, MOEK_V_(dot_##name), 1, element, kind); \
     }
 MOEK_DOTS_OF_(MOEK_DOTS_SET_)
 /* Rows of x by fours, twos and ones. */
 #define MOEK_DOTS_CASE_(name, of, its) \
-    if (MOEK_WANTS_##of##_ && w->element == MOEK_ELEMENT_##of && kind == (its)) MOEK_V_(dots_##name)(w, x, rows, r, n);
+    if (MOEK_WANTS_ELEMENT_(of) && w->element == (of) && kind == (its)) MOEK_V_(dots_##name)(w, x, rows, r, n);
 MOEK_V_FN void MOEK_V_(dots)(const moek_w_run_ *w, const moek_x_run_ *const *x, int rows)
 {
     const int kind = (w->zero ? MOEK_DOTS_ZERO : 0) | (w->scaled ? MOEK_DOTS_SCALED : 0);

@@ -239,8 +239,9 @@ static MOEK_UNUSED const moek_tile_set_ moek_tile_set_cpu_ = {
 /* What a loop is compiled for, besides the rows: X(name, element, kind). */
 enum { MOEK_TILE_ZERO = 1, MOEK_TILE_HALVES = 2, MOEK_TILE_DENSE = 4, MOEK_TILE_EXACT = 8, MOEK_TILE_MIN = 16 };
 #define MOEK_TILES_OF_(X) \
-    X(u4b8, U4B8, 0) X(u4b8_zero, U4B8, MOEK_TILE_ZERO) X(e2m1, E2M1, 0) X(e2m1_halves, E2M1, MOEK_TILE_HALVES) \
-    X(s8, S8, 0) X(s8_exact, S8, MOEK_TILE_EXACT)
+    X(u4b8, MOEK_ELEMENT_U4B8, 0) X(u4b8_zero, MOEK_ELEMENT_U4B8, MOEK_TILE_ZERO) \
+    X(e2m1, MOEK_ELEMENT_E2M1, 0) X(e2m1_halves, MOEK_ELEMENT_E2M1, MOEK_TILE_HALVES) \
+    X(s8, MOEK_ELEMENT_S8, 0) X(s8_exact, MOEK_ELEMENT_S8, MOEK_TILE_EXACT)
 
 /* ---- a GEMM ------------------------------------------------------------------------------------------------------ */
 

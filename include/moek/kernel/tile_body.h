@@ -153,22 +153,22 @@ MOEK_V_INLINE void MOEK_V_(exact_of)(float *sum, const moek_tile_w_ *w, const mo
 #define MOEK_TILE_(name, element, kind) \
     MOEK_V_FN void MOEK_V_(run_##name)(float *sum, const moek_tile_w_ *w, const moek_tile_x_ *const *x, int rows) \
     { \
-        const int dense = x[0]->dense, of = MOEK_ELEMENT_##element; \
+        const int dense = x[0]->dense; \
         int r; \
         if ((kind) & MOEK_TILE_EXACT) { \
-            for (r = 0; r < rows; r++) MOEK_V_(exact_of)(sum + r * MOEK_STRIP, w, x[r], of); \
+            for (r = 0; r < rows; r++) MOEK_V_(exact_of)(sum + r * MOEK_STRIP, w, x[r], element); \
         } \
-        else if (dense && rows == 4) MOEK_V_(run_of)(sum, w, x, 4, of, (kind) | MOEK_TILE_DENSE); \
-        else if (dense && rows == 2) MOEK_V_(run_of)(sum, w, x, 2, of, (kind) | MOEK_TILE_DENSE); \
-        else if (dense) MOEK_V_(run_of)(sum, w, x, 1, of, (kind) | MOEK_TILE_DENSE); \
-        else if (rows == 4) MOEK_V_(run_of)(sum, w, x, 4, of, kind); \
-        else if (rows == 2) MOEK_V_(run_of)(sum, w, x, 2, of, kind); \
-        else MOEK_V_(run_of)(sum, w, x, 1, of, kind); \
+        else if (dense && rows == 4) MOEK_V_(run_of)(sum, w, x, 4, element, (kind) | MOEK_TILE_DENSE); \
+        else if (dense && rows == 2) MOEK_V_(run_of)(sum, w, x, 2, element, (kind) | MOEK_TILE_DENSE); \
+        else if (dense) MOEK_V_(run_of)(sum, w, x, 1, element, (kind) | MOEK_TILE_DENSE); \
+        else if (rows == 4) MOEK_V_(run_of)(sum, w, x, 4, element, kind); \
+        else if (rows == 2) MOEK_V_(run_of)(sum, w, x, 2, element, kind); \
+        else MOEK_V_(run_of)(sum, w, x, 1, element, kind); \
     }
 MOEK_TILES_OF_(MOEK_TILE_)
 #undef MOEK_TILE_
 #define MOEK_TILE_CASE_(name, of, its) \
-    if (MOEK_WANTS_##of##_ && w->element == MOEK_ELEMENT_##of && kind == (its)) MOEK_V_(run_##name)(sum, w, x, rows);
+    if (MOEK_WANTS_ELEMENT_(of) && w->element == (of) && kind == (its)) MOEK_V_(run_##name)(sum, w, x, rows);
 MOEK_V_FN void MOEK_V_(run)(float *sum, const moek_tile_w_ *w, const moek_tile_x_ *const *x, int rows)
 {
     const int kind = (w->zero ? MOEK_TILE_ZERO : 0) | (w->log == 4 ? MOEK_TILE_HALVES : 0) |
